@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the two guards in conftest.py look at."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+
+FORKS = ("os.fork", "os.forkpty")
+SPAWNS = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "pty.spawn")
+
+# How long something that is on its way out (a thread after its last statement, a child being reaped) may take.
+# Not a measurement: a clean test passes at once, however slow the machine.
+GRACE = 5.0
+
+# Names that this project, or one that it stands in for, is known to replace.
+WATCHED = (
+    "builtins:open",
+    "?concurrent.futures.process:os",
+    "os:_exit",
+    "os:chdir",
+    "os:dup2",
+    "os:environ",
+    "os:fork",
+    "os:getpid",
+    "os:kill",
+    "os:setsid",
+    "os:umask",
+    "signal:alarm",
+    "signal:setitimer",
+    "signal:signal",
+    "subprocess:Popen",
+    "sys:stderr",
+    "sys:stdin",
+    "sys:stdout",
+    "threading:Thread.run",
+    "threading:Thread.start",
+    "threading:current_thread",
+    "time:sleep",
+    # looked at only where the test, or one before it, has imported them
+    "?_multiprocessing:SemLock",
+    "?ansible.context:CLIARGS",
+    "?ansible.executor.process.worker:WorkerProcess",
+    "?ansible.executor.task_queue_manager:os",
+    "?ansible.executor.task_queue_manager:signal",
+    "?ansible.plugins.strategy:WorkerProcess",
+    "?ansible.utils.display:Display.set_queue",
+    "?ansible_runner.runner:pexpect",
+    "?multiprocessing.context:_concrete_contexts",
+    "?multiprocessing.process:current_process",
+    "?multiprocessing.synchronize:SemLock",
+    "?multiprocessing:current_process",
+    "?multiprocessing:get_context",
+    "?pexpect:spawn",
+)
+
+
+class ForkWatch:
+    """An audit hook cannot be taken out again, so there is one, and it only writes down."""
+
+    def __init__(self) -> None:
+        self._log: list[tuple[str, str]] = []
+        self._pid = os.getpid()
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, args: tuple[object, ...]) -> None:
+        if event in FORKS or event in SPAWNS:
+            if os.getpid() != self._pid:
+                return
+            where = "".join(traceback.format_stack(limit=6)[:-1])
+            self._log.append((event, f"{event} in thread {threading.current_thread().name}:\n{where}"))
+
+    def clear(self) -> None:
+        self._log.clear()
+
+    def seen(self, events: tuple[str, ...]) -> list[str]:
+        return [text for event, text in self._log if event in events]
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:  # the one that lists the folder
+            continue
+    return found
+
+
+def _children() -> set[int]:
+    found: set[int] = set()
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            found.update(map(int, (task / "children").read_text().split()))
+        except OSError:  # the thread ended meanwhile
+            continue
+    return found
+
+
+def _umask() -> str:
+    status = pathlib.Path("/proc/thread-self/status").read_text()
+    return next(line.split()[1] for line in status.splitlines() if line.startswith("Umask"))
+
+
+def _resolve(site: str) -> object:
+    optional, site = site.startswith("?"), site.lstrip("?")
+    module, _, path = site.partition(":")
+    if optional and module not in sys.modules:
+        return None
+    thing: object = importlib.import_module(module)
+    for part in path.split("."):
+        thing = getattr(thing, part, None)
+    return thing
+
+
+def _identity(site: str) -> object:
+    thing = _resolve(site)
+    return (dict(thing) if isinstance(thing, dict) and "environ" not in site else id(thing), type(thing).__name__)
+
+
+@dataclass
+class Belongings:
+    threads: set[threading.Thread]
+    descriptors: dict[int, str]
+    children: set[int]
+    names: dict[str, object]
+    cwd: str
+    environ: dict[str, str]
+    umask: str
+    signals: dict[int, object]
+
+    @classmethod
+    def now(cls) -> Belongings:
+        return cls(
+            threads=set(threading.enumerate()),
+            descriptors=_descriptors(),
+            children=_children(),
+            names={site: _identity(site) for site in WATCHED},
+            cwd=os.getcwd(),
+            environ=dict(os.environ),
+            umask=_umask(),
+            signals={number: signal.getsignal(number) for number in signal.valid_signals()},
+        )
+
+    def what_is_left(self, excused: set[str]) -> list[str]:
+        deadline = time.monotonic() + GRACE
+        while True:
+            gc.collect()
+            left = [f"{what}: {text}" for what, text in self._differences() if what not in excused]
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.02)
+
+    def _differences(self) -> list[tuple[str, str]]:
+        new = Belongings.now()
+        # pytest sets this one itself, and changes it while a test runs.
+        for environ in (self.environ, new.environ):
+            environ.pop("PYTEST_CURRENT_TEST", None)
+        out: list[tuple[str, str]] = []
+        for thread in new.threads - self.threads:
+            if thread.is_alive() and not isinstance(thread, threading._DummyThread):
+                frame = sys._current_frames().get(thread.ident or 0)
+                where = "".join(traceback.format_stack(frame)[-3:]) if frame else ""
+                out.append(("threads", f"{thread.name} is still alive\n{where}"))
+        for fd, target in new.descriptors.items():
+            if self.descriptors.get(fd) != target and not target.startswith("/proc/"):
+                out.append(("descriptors", f"{fd} -> {target} is open"))
+        out += [("children", f"process {pid} is still there") for pid in new.children - self.children]
+        for site, was in self.names.items():
+            is_now = new.names[site]
+            if was != is_now and was != (id(None), "NoneType"):
+                out.append(("names", f"{site.lstrip('?')} was replaced"))
+        if new.cwd != self.cwd:
+            out.append(("cwd", f"{self.cwd} became {new.cwd}"))
+        for key in sorted(set(self.environ) | set(new.environ)):
+            if self.environ.get(key) != new.environ.get(key):
+                out.append(("environ", f"{key}: {self.environ.get(key)!r} became {new.environ.get(key)!r}"))
+        if new.umask != self.umask:
+            out.append(("umask", f"{self.umask} became {new.umask}"))
+        for number, action in self.signals.items():
+            if new.signals[number] != action:
+                out.append(("signals", f"{signal.Signals(number).name} is handled by {new.signals[number]!r}"))
+        return out

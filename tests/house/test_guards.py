@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A guard that cannot bite is no guard. Each of these breaks one rule in an inner pytest, and looks for the bite."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+# The inner pytest runs in a process of its own: what these tests leave behind must not stay with us.
+pytestmark = pytest.mark.spawns
+
+HERE = pathlib.Path(__file__).parent.parent
+
+BREACHES = {
+    "os.fork": ("fork guard: os.fork", "import os\npid = os.fork()\nif not pid: os._exit(0)\nos.waitpid(pid, 0)"),
+    "os.forkpty": (
+        "fork guard: os.forkpty",
+        "import os\npid, fd = os.forkpty()\nif not pid: os._exit(0)\nos.close(fd)\nos.waitpid(pid, 0)",
+    ),
+    "subprocess": ("fork guard: subprocess.Popen", "import subprocess\nsubprocess.run(['true'])"),
+    "threads": (
+        "leak guard: threads",
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+    ),
+    "descriptors": ("leak guard: descriptors", "import os\nos.open('/dev/null', os.O_RDONLY)"),
+    "children": ("children: process", "import os\nos.posix_spawn('/bin/sleep', ['sleep', '60'], {})"),
+    "names": ("leak guard: names: os:getpid", "import os\nreal = os.getpid\nos.getpid = lambda: real()"),
+    "cwd": ("leak guard: cwd", "import os\nos.chdir('/')"),
+    "environ": ("leak guard: environ: LEFT", "import os\nos.environ['LEFT'] = '1'"),
+    "umask": ("leak guard: umask", "import os\nos.umask(0o077 if os.umask(0) != 0o077 else 0o022)"),
+    "signals": ("leak guard: signals: SIGUSR1", "import signal\nsignal.signal(signal.SIGUSR1, lambda *a: None)"),
+}
+
+
+def run_inside(pytester, body):
+    pytester.makeconftest((HERE / "conftest.py").read_text().replace('pytest_plugins = ["pytester"]', ""))
+    pytester.makepyfile(guards=(HERE / "guards.py").read_text().replace("GRACE = 5.0", "GRACE = 0.2"))
+    pytester.makeini("[pytest]\nmarkers =\n    spawns: x\n    leaves(what): x\n")
+    lines = "\n".join("    " + line for line in body.splitlines())
+    pytester.makepyfile(test_inner=f"def test_inner():\n{lines}\n")
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "ignore")
+
+
+@pytest.mark.parametrize("what", BREACHES)
+def test_the_guard_bites(pytester, what):
+    sentence, body = BREACHES[what]
+    outcome = run_inside(pytester, body)
+    outcome.assert_outcomes(passed=1, errors=1)
+    assert sentence in outcome.stdout.str()
+
+
+def test_a_clean_test_passes(pytester):
+    run_inside(pytester, "assert True").assert_outcomes(passed=1)
+
+
+def test_a_test_that_hangs_ends_with_every_stack(pytester):
+    pytester.makepyfile("import threading\ndef test_inner():\n    threading.Event().wait()\n")
+    outcome = pytester.runpytest_subprocess(
+        "-p", "timeout", "--timeout=1", "--timeout-method=thread", "-p", "no:cacheprovider"
+    )
+    assert outcome.ret != 0
+    text = outcome.stdout.str() + outcome.stderr.str()
+    assert "Timeout" in text
+    assert "threading.Event().wait()" in text
