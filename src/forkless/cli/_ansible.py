@@ -25,7 +25,6 @@ INTERRUPTED = 99
 UNEXPECTED = 250
 
 
-
 def run_command(command: str, argv: list[str]) -> int:
     """What `ansible-playbook ARGV` would do, in this process. The process is ours: signals and streams too."""
     from forkless.engines import _gate, _scene, threads
@@ -108,12 +107,12 @@ def _signals(stop: Stop) -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    before = {}
+    before: dict[int, Any] = {}
     for number, action in ((signal.SIGINT, on_interrupt), (signal.SIGTERM, on_terminate)):
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, action)
     try:
         yield
     finally:
-        for number, action in before.items():
-            signal.signal(number, action)
+        for caught, was in before.items():
+            signal.signal(caught, was)
