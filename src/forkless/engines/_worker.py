@@ -85,6 +85,11 @@ def private_vars(value: Any) -> Any:
     return value
 
 
+def copy_task(task: Any) -> Any:
+    """Templating rewrites a task's attributes, and its parents'; with the linear strategy all hosts share one."""
+    return task.copy(exclude_tasks=True)
+
+
 def snapshot_of_vars(original: Any, _site: str) -> Any:
     """get_vars: one at a time, and what a worker gets of it (hostvars, delegated vars) is the worker's own."""
 
@@ -291,7 +296,7 @@ def make_worker(upstream: Any) -> type:
             self._final_q = final_q
             self._task_vars = private_vars(task_vars)
             self._host = copy.copy(host)  # `run` empties its vars and groups
-            self._task = task.copy(exclude_tasks=True)  # templating rewrites its attributes, and its parents'
+            self._task = copy_task(task)
             self._play_context = copy.copy(play_context)  # connections write to it
             self._loader = copy.copy(loader)
             self._loader._tempfiles = set()  # cleaned per worker, not per run
