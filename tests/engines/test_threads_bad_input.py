@@ -81,7 +81,11 @@ def test_same_message_and_exit_code_as_stock(project, what, capfd):
     args = prepared(project, what)
     stock = subprocess.run(
         [str(STOCK), "-i", "hosts.ini", *args, "play.yml"],
-        cwd=project.folder, capture_output=True, text=True, check=False, env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
     )
     ours = forkless.run("play.yml", cwd=project.folder, inventory="hosts.ini", args=args, engine="threads")
     assert ours.rc == stock.returncode, ours.stdout + stock.stdout + stock.stderr
@@ -90,7 +94,9 @@ def test_same_message_and_exit_code_as_stock(project, what, capfd):
         assert said in words(stock.stdout + stock.stderr)
         assert said in words(ours.stdout)
     assert capfd.readouterr() == ("", "")
-    after = forkless.run(module="debug", module_args="msg=alive", hosts="h1", inventory="hosts.ini", cwd=project.folder, engine="threads")
+    after = forkless.run(
+        module="debug", module_args="msg=alive", hosts="h1", inventory="hosts.ini", cwd=project.folder, engine="threads"
+    )
     assert after.rc == 0, after.stdout
 
 

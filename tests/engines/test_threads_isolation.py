@@ -116,7 +116,8 @@ def test_a_variable_mutated_by_a_plugin_is_not_seen_by_others_nor_is_its_module_
         - scribble:
         - debug: {msg: "{{ mylist | length }} {{ mydict.inner | length }}"}
     """
-    fields = {"head": "vars: {mylist: [0], mydict: {inner: [0]}}", "forks": 6}
+    project.write("group_vars/all.yml", "mylist: [0]\nmydict: {inner: [0]}\n")
+    fields = {"forks": 6}
     result = project.run(tasks, **fields)
     assert result.rc == 0, result.stdout
     said = [e.event_data["res"]["msg"] for e in result.events if e.event == "runner_on_ok" and e.task == "scribble"]
@@ -132,7 +133,9 @@ def test_filter_state_stays_with_its_worker(project):
         "filter_plugins/count.py",
         "N = []\ndef count(x):\n    N.append(x)\n    return len(N)\nclass FilterModule:\n    def filters(self):\n        return {'count_calls': count}\n",
     )
-    result = project.run("- debug: {msg: \"{{ 'x' | count_calls }}\"}\n- debug: {msg: \"{{ 'x' | count_calls }}\"}\n", forks=6)
+    result = project.run(
+        "- debug: {msg: \"{{ 'x' | count_calls }}\"}\n- debug: {msg: \"{{ 'x' | count_calls }}\"}\n", forks=6
+    )
     assert result.rc == 0, result.stdout
     assert set(messages(result).values()) == {1}, result.stdout
 
@@ -169,7 +172,9 @@ class ActionModule(ActionBase):
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux gives a thread a folder and umask of its own")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="only Linux gives a thread a folder and umask of its own"
+)
 def test_folder_umask_and_environ_of_a_worker_are_its_own(project, monkeypatch):
     project.write("action_plugins/leaky.py", LEAKY)
     before = os.getcwd(), dict(os.environ)
@@ -283,8 +288,14 @@ def test_plugins_load_under_a_race(projects):
 def test_without_its_locks_the_race_is_lost_sooner_or_later(projects, without):
     """The same, with the loader's locks taken out and its search made slow: somebody does not find a plugin."""
     without(
-        *(f"ansible.plugins.loader:PluginLoader.{name}" for name in ("get_with_context", "find_plugin_with_context", "all")),
-        *(f"ansible.plugins.loader:Jinja2Loader.{name}" for name in ("_ensure_non_collection_wrappers", "get_with_context", "all")),
+        *(
+            f"ansible.plugins.loader:PluginLoader.{name}"
+            for name in ("get_with_context", "find_plugin_with_context", "all")
+        ),
+        *(
+            f"ansible.plugins.loader:Jinja2Loader.{name}"
+            for name in ("_ensure_non_collection_wrappers", "get_with_context", "all")
+        ),
     )
     crowd = projects("crowd", hosts=30)
     crowd.write(

@@ -36,7 +36,9 @@ def test_extra_vars_check_diff_tags_limit_forks_and_verbosity_are_each_runs_own(
     third = project.run(tasks, tags="special")
     assert messages(first) == {"h1": "first True True 2 1 h1"}
     assert messages(second) == {"h2": "tagged"}
-    assert [e.event_data["res"]["msg"] for e in second.events if e.event == "runner_on_ok"][0] == "nobody False False 5 0 h2"
+    assert [e.event_data["res"]["msg"] for e in second.events if e.event == "runner_on_ok"][
+        0
+    ] == "nobody False False 5 0 h2"
     assert set(messages(third).values()) == {"tagged"}
     assert len([e for e in third.events if e.event == "runner_on_ok"]) == 6
 
@@ -91,7 +93,10 @@ def test_same_named_plugins_and_modules_of_two_projects_are_each_ones_own(projec
         name = who.folder.name
         who.write("library/samemod.py", MODULE % name)
         who.write("action_plugins/same.py", PLUGIN % name)
-        who.write("filter_plugins/samefilter.py", f"class FilterModule:\n    def filters(self):\n        return {{'same': lambda x: '{name}'}}\n")
+        who.write(
+            "filter_plugins/samefilter.py",
+            f"class FilterModule:\n    def filters(self):\n        return {{'same': lambda x: '{name}'}}\n",
+        )
         who.write("callback_plugins/told.py", CALLBACK % name)
     tasks = "- samemod:\n- same:\n- debug: {msg: \"{{ 'x' | same }}\"}\n"
     for who in (one, two, one):
@@ -126,7 +131,11 @@ def test_eight_runs_at_once_share_nothing(projects):
     def one(n):
         who = crowd[n]
         return who.run(
-            tasks, head="vars_files: [secret.yml]", vault_password=f"password{n}", extra_vars={"number": n}, check=bool(n % 2)
+            tasks,
+            head="vars_files: [secret.yml]",
+            vault_password=f"password{n}",
+            extra_vars={"number": n},
+            check=bool(n % 2),
         )
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:

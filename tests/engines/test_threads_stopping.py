@@ -47,7 +47,9 @@ def blocked_command(project) -> tuple[str, pathlib.Path]:
     """A shell with a child of its own that ignores SIGTERM: the whole group must go, by force."""
     pidfile = project.folder / "pid"
     script = project.write(
-        "block.sh", f"#!/bin/sh\ntrap '' TERM\nsh -c 'trap \"\" TERM; echo $$ > {pidfile}.new; mv {pidfile}.new {pidfile}; sleep {LONG}; sleep {LONG}' &\nwait\nsleep {LONG}\n", 0o755
+        "block.sh",
+        f"#!/bin/sh\ntrap '' TERM\nsh -c 'trap \"\" TERM; echo $$ > {pidfile}.new; mv {pidfile}.new {pidfile}; sleep {LONG}; sleep {LONG}' &\nwait\nsleep {LONG}\n",
+        0o755,
     )
     return str(script), pidfile
 
@@ -142,6 +144,7 @@ from ansible.plugins.action import ActionBase
 class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         # Blocked in C, where no exception is seen.
+        open(self._task.args['flag'], 'w').close()
         ctypes.CDLL(None).sleep(int(self._task.args['seconds']))
         return dict(changed=False)
 """
@@ -150,8 +153,9 @@ class ActionModule(ActionBase):
 @pytest.mark.leaves("threads")  # a thread that is blocked in C cannot be ended; that is what the test is about
 def test_a_worker_that_cannot_be_stopped_is_named(project):
     project.write("action_plugins/stubborn.py", STUBBORN)
-    run = project.start("- name: be stubborn\n  stubborn: {seconds: 25}\n", limit="h1")
-    begun(run)
+    flag = project.folder / "begun"
+    run = project.start(f"- name: be stubborn\n  stubborn: {{seconds: 25, flag: '{flag}'}}\n", limit="h1")
+    wait_for(flag.exists)
     run.cancel()
     with pytest.raises(forkless.StuckWorkerError) as caught:
         run.wait(SOON)
@@ -163,7 +167,9 @@ def test_a_worker_that_cannot_be_stopped_is_named(project):
 
 def test_the_watchdog_names_host_task_and_stack_and_stops_nothing(project):
     gate = project.folder / "go"
-    run = project.start(f"- name: the slow one\n  wait_for: {{path: {gate}, timeout: {LONG}}}\n", limit="h1", stuck_after=0.5)
+    run = project.start(
+        f"- name: the slow one\n  wait_for: {{path: {gate}, timeout: {LONG}}}\n", limit="h1", stuck_after=0.5
+    )
     event = begun(run, "worker_stuck")
     assert event.event_data["host"] == "h1"
     assert event.event_data["task"] == "the slow one"
@@ -195,10 +201,9 @@ def test_ctrl_c_once_ends_the_run_with_its_children(project):
 
 def test_ctrl_c_twice_is_out_at_once(project):
     project.write("action_plugins/stubborn.py", STUBBORN)
-    project.write("flag.sh", "#!/bin/sh\n", 0o755)
-    process = command_line(project, f"- file: {{path: {project.folder}/begun, state: touch}}\n- stubborn: {{seconds: {LONG}}}\n", "-l", "h1")
-    wait_for((project.folder / "begun").exists)
-    time.sleep(1)  # the stubborn task comes after the file; when it has begun cannot be seen from outside
+    flag = project.folder / "begun"
+    process = command_line(project, f"- stubborn: {{seconds: {LONG}, flag: '{flag}'}}\n", "-l", "h1")
+    wait_for(flag.exists)
     os.kill(process.pid, signal.SIGINT)
     time.sleep(0.5)
     os.kill(process.pid, signal.SIGINT)

@@ -44,8 +44,12 @@ class _HardExit(BaseException):
 class Answers(queue.SimpleQueue):  # type: ignore[type-arg]
     """Answers to the worker's prompts; an error among them is raised where it is read."""
 
-    def get(self, *args: Any, **kwargs: Any) -> Any:
-        answer = super().get(*args, **kwargs)
+    def get(self, *_args: Any, **_kwargs: Any) -> Any:
+        while True:
+            # In slices: an exception that is sent to a thread is seen only between them.
+            with contextlib.suppress(queue.Empty):
+                answer = super().get(timeout=0.25)
+                break
         if isinstance(answer, Exception):
             raise answer
         return answer
