@@ -101,6 +101,11 @@ class Stopper:
         with self._lock:
             if not self.gone:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(Stop))
+        for turn in list(self._life.waits):
+            try:
+                turn.release()
+            except RuntimeError:
+                pass  # it was awake already
 
     def report(self) -> Abandoned:
         frame = sys._current_frames().get(self._ident)

@@ -33,6 +33,8 @@ class Life:
         self.context: Any = None
         # Descriptors duplicated for this child that nothing has taken over yet.
         self.luggage: set[int] = set()
+        # Locks that threads of this child wait for, and that can be released to wake them.
+        self.waits: set[Any] = set()
         self.returncode: int | None = None
         self._over = threading.Event()
         self._sentinel: tuple[int, int] | None = None

@@ -11,91 +11,89 @@ from __future__ import annotations
 import _thread
 import collections
 import itertools
+import time
 import types
 import weakref
-from typing import Any, Protocol
+from typing import Any
 
-__all__ = ["SemLock", "as_extension", "sem_unlink"]
+from forkless.multiprocessing._life import here
+
+__all__ = ["RECURSIVE_MUTEX", "SEMAPHORE", "SemLock", "as_extension", "sem_unlink"]
 
 RECURSIVE_MUTEX = 0
+SEMAPHORE = 1
 _handles = itertools.count(1)
 
 
-class _Core(Protocol):
-    """The semaphore itself. Every SemLock rebuilt from one handle shares it."""
+class _Semaphore:
+    """
+    The semaphore itself. Every SemLock rebuilt from one handle shares it.
 
-    def acquire(self, blocking: bool, timeout: float) -> bool: ...
-    def release(self, maxvalue: int) -> None: ...
-    def value(self) -> int: ...
-
-
-class _Binary:
-    """Zero or one: a lock is enough, and is as fast as it gets."""
+    A number, and a queue of those who wait for it to rise. Each waits on a lock of its own, its turn, so that one can
+    be woken without the others: when the number rises, or when its child is told to stop.
+    """
 
     def __init__(self, value: int) -> None:
-        self._lock = _thread.allocate_lock()
-        if not value:
-            self._lock.acquire()
-        self.acquire = self._lock.acquire
-
-    def release(self, maxvalue: int) -> None:  # noqa: ARG002  (it is one)
-        try:
-            self._lock.release()
-        except RuntimeError:
-            raise ValueError("semaphore or lock released too many times") from None
-
-    def value(self) -> int:
-        return 0 if self._lock.locked() else 1
-
-
-class _Counting:
-    """A number, and a queue of those who wait for it to rise. Each waits on a lock of its own, so none is woken in vain."""
-
-    def __init__(self, value: int) -> None:
-        self._value = value
-        self._waiting: collections.deque[_thread.LockType] = collections.deque()
-        # Re-entrant: a finalizer may release this very semaphore from inside an allocation made under it.
+        self.value = value
+        self._turns: collections.deque[_thread.LockType] = collections.deque()
+        # Guards both. Re-entrant: a finalizer may release this very semaphore from inside an allocation made under it.
         self._mutex = _thread.RLock()
 
-    def acquire(self, blocking: bool, timeout: float) -> bool:
+    def acquire(self, seconds: float | None) -> bool:
+        """Take one. Wait that long for it, or for ever."""
         with self._mutex:
-            if self._value > 0:
-                self._value -= 1
+            if self.value > 0:
+                self.value -= 1
                 return True
-            if not blocking or timeout == 0:
-                return False
+        if seconds is None:
+            while not self._wait(-1):
+                pass
+            return True
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if self._wait(left):
+                return True
+        return False
+
+    def _wait(self, seconds: float) -> bool:
+        """One turn in the queue. Nothing is handed over: who is awake already may be faster, and often is."""
+        with self._mutex:
+            if self.value > 0:
+                self.value -= 1
+                return True
             turn = _thread.allocate_lock()
             turn.acquire()
-            self._waiting.append(turn)
+            self._turns.append(turn)
+        waits = here().waits
+        waits.add(turn)
         try:
-            came = turn.acquire(True, timeout)
+            turn.acquire(True, seconds)
         except BaseException:
-            # Interrupted by a signal. If our turn came at that very moment, it is passed on.
-            if not self._step_out(turn):
-                self.release(SemLock.SEM_VALUE_MAX)
+            self._step_out(turn, passing_on=True)
             raise
-        return came or not self._step_out(turn)
+        finally:
+            waits.discard(turn)
+        return self._step_out(turn, passing_on=False)
 
-    def _step_out(self, turn: _thread.LockType) -> bool:
-        """Leave the queue of those who wait; false if it is too late, because the turn has been given."""
+    def _step_out(self, turn: _thread.LockType, *, passing_on: bool) -> bool:
         with self._mutex:
             try:
-                self._waiting.remove(turn)
-            except ValueError:
-                return False
-            return True
+                self._turns.remove(turn)
+            except ValueError:  # we were called up
+                if passing_on and self._turns:
+                    self._turns.popleft().release()
+            if not passing_on and self.value > 0:
+                self.value -= 1
+                return True
+            return False
 
     def release(self, maxvalue: int) -> None:
         with self._mutex:
-            if self._waiting:
-                self._waiting.popleft().release()
-            elif self._value >= maxvalue:
+            if self.value >= maxvalue:
                 raise ValueError("semaphore or lock released too many times")
-            else:
-                self._value += 1
-
-    def value(self) -> int:
-        return self._value
+            self.value += 1
+            if self._turns:
+                self._turns.popleft().release()
 
 
 _cores: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -109,17 +107,17 @@ class SemLock:
     name: str | None = None
 
     def __init__(self, kind: int, value: int, maxvalue: int, name: str, unlink: bool) -> None:
-        if kind not in (0, 1):
+        if kind not in (RECURSIVE_MUTEX, SEMAPHORE):
             raise ValueError("unrecognized kind")
         if not unlink and name in _names:
             raise FileExistsError(17, "File exists")
-        core = _Binary(value) if maxvalue == 1 else _Counting(value)
+        core = _Semaphore(value)
         self._make(next(_handles), core, kind, maxvalue)
         _cores[self.handle] = core
         if not unlink:
             _names[name] = core
 
-    def _make(self, handle: int, core: _Core, kind: int, maxvalue: int) -> None:
+    def _make(self, handle: int, core: _Semaphore, kind: int, maxvalue: int) -> None:
         self.handle = handle
         self.kind = kind
         self.maxvalue = maxvalue
@@ -142,14 +140,7 @@ class SemLock:
         if self.kind == RECURSIVE_MUTEX and self._held and self._holder == me:
             self._held += 1
             return True
-        if not block:
-            wait = 0.0
-        elif timeout is None:
-            wait = -1.0
-        else:
-            wait = max(0.0, timeout)
-        # The lock of the interpreter has no "wait for zero seconds", only "do not wait".
-        if not (self._core.acquire(True, wait) if wait else self._core.acquire(False, -1)):
+        if not self._core.acquire((timeout if timeout is None else max(0.0, timeout)) if block else 0.0):
             return False
         self._held += 1
         self._holder = me
@@ -183,10 +174,10 @@ class SemLock:
         return self._held > 0 and self._holder == _thread.get_ident()
 
     def _get_value(self) -> int:
-        return self._core.value()
+        return self._core.value
 
     def _is_zero(self) -> bool:
-        return self._core.value() == 0
+        return self._core.value == 0
 
     def _after_fork(self) -> None:
         self._held = 0

@@ -6,6 +6,8 @@ from __future__ import annotations
 from multiprocessing import context, process
 from typing import Any
 
+from forkless.multiprocessing._semlock import RECURSIVE_MUTEX, SEMAPHORE, SemLock
+
 __all__ = ["ThreadContext", "ThreadProcess"]
 
 
@@ -31,29 +33,28 @@ class ThreadContext(context.BaseContext):
     _name = "thread"
     Process = ThreadProcess
 
-    # A lock asks its context one thing: whether it is "fork", whose locks have no name in the file system. Ours need
-    # none either, and a lock with a name would make the stdlib start a process to watch over it.
+    # The stdlib's locks are made of whatever `_multiprocessing` offers at the time. Ours have no name in the file
+    # system, for which the stdlib would start a process to watch over it, and a child that waits can be told to stop.
 
     def Lock(self) -> Any:  # noqa: N802
-        from multiprocessing.synchronize import Lock
-
-        return Lock(ctx=_nameless())
+        return _lock("Lock", SEMAPHORE, 1, 1)
 
     def RLock(self) -> Any:  # noqa: N802
-        from multiprocessing.synchronize import RLock
-
-        return RLock(ctx=_nameless())
+        return _lock("RLock", RECURSIVE_MUTEX, 1, 1)
 
     def Semaphore(self, value: int = 1) -> Any:  # noqa: N802
-        from multiprocessing.synchronize import Semaphore
-
-        return Semaphore(value, ctx=_nameless())
+        return _lock("Semaphore", SEMAPHORE, value, SemLock.SEM_VALUE_MAX)
 
     def BoundedSemaphore(self, value: int = 1) -> Any:  # noqa: N802
-        from multiprocessing.synchronize import BoundedSemaphore
-
-        return BoundedSemaphore(value, ctx=_nameless())
+        return _lock("BoundedSemaphore", SEMAPHORE, value, value)
 
 
-def _nameless() -> context.BaseContext:
-    return context._concrete_contexts["fork"]  # type: ignore[attr-defined,no-any-return]
+def _lock(name: str, kind: int, value: int, maxvalue: int) -> Any:
+    """One of the stdlib's own lock types, around a SemLock of ours."""
+    from multiprocessing import synchronize
+
+    lock = object.__new__(getattr(synchronize, name))
+    lock._semlock = SemLock(kind, value, maxvalue, "", unlink=True)
+    lock._is_fork_ctx = False
+    lock._make_methods()
+    return lock
