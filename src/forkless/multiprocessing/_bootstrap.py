@@ -16,6 +16,7 @@ from multiprocessing import process as stdlib_process
 from typing import Any
 
 from forkless.multiprocessing._abandoned import Stop
+from forkless.multiprocessing._handover import give_back_queues
 from forkless.multiprocessing._life import Life, Ticket, here
 
 __all__ = ["ParentProcess", "bootstrap", "empty_pockets", "report"]
@@ -81,6 +82,7 @@ def _run_after_forkers(life: Life) -> None:
 def _leave(life: Life) -> None:
     """What an interpreter does at its exit, for one life: threads, finalizers, children, the other finalizers."""
     _join_threads(life)
+    give_back_queues(life)
     util._run_finalizers(0)  # type: ignore[attr-defined]
     for child in stdlib_process.active_children():
         if child.daemon:

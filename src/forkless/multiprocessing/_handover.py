@@ -11,18 +11,20 @@ spawn pickled everything. by_copy() does the same, and a descriptor in the pickl
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pickle
 import socket
-from multiprocessing import context, reduction
+import time
+from multiprocessing import context, reduction, util
 from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue, SimpleQueue
 from typing import Any
 
-from forkless.multiprocessing._life import Life, here
+from forkless.multiprocessing._life import Life, Ticket, here
 
-__all__ = ["Duplicate", "by_copy", "by_reference", "unpack"]
+__all__ = ["Duplicate", "by_copy", "by_reference", "give_back_queues", "unpack"]
 
 Process = Any
 
@@ -47,6 +49,8 @@ def _own(thing: Any) -> Any:
         return thing if thing.fileno() < 0 else thing.dup()
     if isinstance(thing, (Queue, SimpleQueue)):
         return _own_queue(thing)
+    if type(thing) is tuple:  # initargs, for one; the only container whose copy nobody can tell from the original
+        return tuple(_own(inner) for inner in thing)
     return thing
 
 
@@ -60,6 +64,52 @@ def _own_queue(queue: Any) -> Any:
     else:
         twin._poll = twin._reader.poll
     return twin
+
+
+def give_back_queues(life: Life) -> None:
+    """
+    See off what the child put into queues that are not its own.
+
+    A child closes the queues it has put into when it ends. One that it was lent by reference is still in use by its
+    owner: it is emptied into its pipe instead, as join() promises, and left to its owner to close.
+    """
+    registry: dict[Any, Any] = util._finalizer_registry  # type: ignore[attr-defined]
+    for key in [key for key in list(registry) if Ticket.owner_of(key[1]) == life.pid]:
+        close = registry.get(key)
+        queue = close._weakref() if close is not None and close._callback is Queue._finalize_close else None  # type: ignore[attr-defined]
+        owner = _maker(queue) if queue is not None else None
+        if owner is None or owner == life.pid:
+            continue
+        for finalizer in (queue._close, queue._jointhread):
+            if isinstance(finalizer, util.Finalize) and finalizer.still_active():  # type: ignore[no-untyped-call]
+                _change_owner(finalizer, owner)
+        _wait_until_fed(queue)
+
+
+def _maker(queue: Any) -> int | None:
+    """Who called its constructor; nobody, for one that was unpickled or duplicated."""
+    for ticket, ident, _ in list(util._afterfork_registry):  # type: ignore[attr-defined]
+        if ident == id(queue):
+            return Ticket.owner_of(ticket)
+    return None
+
+
+def _change_owner(finalizer: Any, owner: int) -> None:
+    registry: dict[Any, Any] = util._finalizer_registry  # type: ignore[attr-defined]
+    priority, number = finalizer._key
+    with contextlib.suppress(KeyError):  # it has run meanwhile
+        del registry[finalizer._key]
+        finalizer._key = (priority, Ticket.of(number, owner))
+        registry[finalizer._key] = finalizer
+
+
+def _wait_until_fed(queue: Any) -> None:
+    """Until its feeder has nothing left to do, and waits for more. Nothing tells when; it takes milliseconds."""
+    while queue._thread is not None and queue._thread.is_alive() and not queue._joincancelled:
+        with queue._notempty:
+            if not queue._buffer and queue._notempty._waiters:
+                return
+        time.sleep(0.001)
 
 
 def by_copy(process: Process, popen: Any) -> memoryview:

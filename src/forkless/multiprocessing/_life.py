@@ -129,6 +129,12 @@ class Ticket(int):
 
     owner: int
 
+    @classmethod
+    def of(cls, number: int, owner: int) -> Ticket:
+        ticket = cls(number)
+        ticket.owner = owner
+        return ticket
+
     @staticmethod
     def owner_of(number: int) -> int:
         return getattr(number, "owner", MAIN.pid)
@@ -141,6 +147,4 @@ class Tickets:
         self._count = count
 
     def __next__(self) -> Ticket:
-        ticket = Ticket(next(self._count))
-        ticket.owner = here().pid
-        return ticket
+        return Ticket.of(next(self._count), here().pid)

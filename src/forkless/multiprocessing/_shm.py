@@ -27,9 +27,13 @@ def _anonymous_file(name: str) -> int:
         return os.dup(file.fileno())
 
 
-def shm_open(path: str, flags: int, mode: int = 0o777) -> int:  # noqa: ARG001  (nobody else can open it)
+def _check(path: str) -> None:
     if "\0" in path:
         raise ValueError("embedded null character")
+
+
+def shm_open(path: str, flags: int, mode: int = 0o777) -> int:  # noqa: ARG001  (nobody else can open it)
+    _check(path)
     with _lock:
         if path in _files:
             if flags & os.O_CREAT and flags & os.O_EXCL:
@@ -42,6 +46,7 @@ def shm_open(path: str, flags: int, mode: int = 0o777) -> int:  # noqa: ARG001  
 
 
 def shm_unlink(path: str) -> None:
+    _check(path)
     with _lock:
         if path not in _files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -28,6 +28,7 @@ class InProcessTracker(resource_tracker.ResourceTracker):
         return None
 
     def _stop(self, *_: Any, **__: Any) -> None:
+        self._exitcode = int(any(_names.values()))
         _clear_up()
 
     def _send(self, cmd: str, name: str, rtype: str) -> None:

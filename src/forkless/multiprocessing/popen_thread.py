@@ -7,8 +7,8 @@ import _thread
 import signal
 import threading
 from collections.abc import Callable
+from multiprocessing import context, util
 from multiprocessing import process as stdlib_process
-from multiprocessing import util
 from typing import Any, ClassVar
 
 from forkless.multiprocessing import _bootstrap, _handover
@@ -24,12 +24,13 @@ class Popen:
     """The parent's handle on a child, with the members that BaseProcess expects of it."""
 
     method: ClassVar[str] = "thread"
-    # BaseProcess.start() reads this to keep it. A descriptor is opened only when one is asked for: see _sentinel_of.
+    # BaseProcess.start() reads this to keep it. A descriptor is opened only when one is asked for: see _by_thread.sentinel_of.
     sentinel = None
 
     def __init__(self, process: Process) -> None:
         util._flush_std_streams()  # type: ignore[attr-defined]
         self.life = Life.child_of(here())
+        self.life.context = context._default_context.get_context()  # type: ignore[attr-defined]
         self.pid = self.life.pid
         self._stopper = Stopper(self.life)
         self._launch(process)
@@ -173,8 +174,3 @@ class _Child:
         _bootstrap.empty_pockets(life.process)
         return code & 0xFF
 
-
-def sentinel_of(process: Process) -> int | None:
-    """The descriptor to wait for, of a process that one of these started."""
-    popen = process._popen
-    return popen.life.sentinel() if isinstance(popen, Popen) else None
