@@ -70,11 +70,30 @@ class JobBook:
                 return record
         return None
 
-    def list(self, host: str = "", *, job_name: str = "", playbook_name: str = "") -> list[Record]:
-        """Every job that is claimed or saved, in the order of hosts and names."""
+    def jobs(
+        self,
+        host: str = "",
+        *,
+        job_name: str = "",
+        playbook_name: str = "",
+        problems: list[str] | None = None,
+    ) -> list[Record]:
+        """
+        Every job that is claimed or saved, in the order of hosts and names.
+
+        A record that cannot be understood is an error, unless `problems` is given to take the sentence about it: one
+        damaged file must not hide all the others.
+        """
         found = []
         for stem in self.store.stems(segment(host, "host") if host else ""):
-            record = self._read(stem, None)
+            head = self.store.head(stem)
+            try:
+                record = self._parsed(stem, head, None)
+            except StoreError as error:
+                if problems is None:
+                    raise
+                problems.append(str(error))
+                continue
             if record is None or record.state == FORGOTTEN:
                 continue
             if job_name in ("", record.key.job_name) and playbook_name in ("", record.key.playbook_name):

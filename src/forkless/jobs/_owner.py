@@ -35,7 +35,7 @@ def is_gone(owner: dict[str, Any]) -> bool:
         return True  # the same machine, started anew since
     if owner.get("pids") != here["pids"] or not isinstance(owner.get("pid"), int):
         return False
-    return _start(owner["pid"]) != owner["start"]
+    return bool(_start(owner["pid"]) != owner["start"])
 
 
 def words(owner: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from forkless._errors import SpecError
 from forkless.jobs._names import digest, segment
 
-__all__ = ["CLAIMED", "FORGOTTEN", "SAVED", "Key", "Record", "moment", "parse", "stamp"]
+__all__ = ["CLAIMED", "FORGOTTEN", "SAVED", "Key", "Record", "moment", "now", "parse", "stamp"]
 
 CLAIMED = "claimed"  # someone said that they will start it
 SAVED = "saved"  # it was started, and this is its id
@@ -24,6 +25,11 @@ _KNOWN_PREVIOUS = 10
 def stamp(seconds: float) -> str:
     """Seconds since the epoch as text: UTC, to the second."""
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def now() -> float:
+    """Seconds since the epoch, by this controller's clock."""
+    return time.time()
 
 
 def moment(text: str) -> float | None:
