@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
@@ -42,7 +41,6 @@ SPEC = {
     "path": {"type": "str", "default": ""},
     "offset": {"type": "int", "default": 0},
     "limit": {"type": "int", "default": 1000000},
-    "report": {"type": "str", "default": ""},
 }
 
 
@@ -69,8 +67,6 @@ class ActionModule(ActionBase):
         finally:
             if store is not None:
                 store.close()
-        if asked["report"]:
-            self._write_report(asked["report"], result)
         return result
 
     # -- what the roles do
@@ -362,8 +358,3 @@ class ActionModule(ActionBase):
 
     def _key(self, asked):
         return forkless_jobs.Key(asked["host"] or self._host(), asked["job_name"], asked["playbook_name"])
-
-    def _write_report(self, folder, result):
-        path = os.path.join(folder, "%s.json" % forkless_jobs.Key(self._host(), "report").stem.split("/")[0])
-        with open(path, "w") as file:
-            json.dump(result, file, default=str)

@@ -111,10 +111,6 @@ options:
     description: How many bytes of output at most.
     type: int
     default: 1000000
-  report:
-    description: A folder on the controller; the result is written to a file of the host's name in it.
-    type: str
-    default: ''
 """
 
 EXAMPLES = r"""
