@@ -86,7 +86,11 @@ class Stage:
         """Run tasks, and get what each of those with `register` returned."""
         out = self.folder / f"out-{time.monotonic_ns()}.json"
         names = [name for task in tasks for name in _registered(task)]
-        wanted = "{{ {" + ", ".join(f"'{name}': {name} | default(none)" for name in [*names, *options.pop("facts", [])]) + "} | to_json }}"
+        wanted = (
+            "{{ {"
+            + ", ".join(f"'{name}': {name} | default(none)" for name in [*names, *options.pop("facts", [])])
+            + "} | to_json }}"
+        )
         keep = {"name": "keep", "ansible.builtin.copy": {"content": wanted, "dest": str(out)}, "delegate_to": "localhost",
                 "check_mode": False, "vars": {"ansible_python_interpreter": sys.executable, "ansible_connection": "local"}}  # fmt: skip
         play = {"hosts": hosts, "gather_facts": False, "tasks": [*tasks, keep]}

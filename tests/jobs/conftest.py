@@ -48,7 +48,12 @@ class Server:
     def start(self):
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=self.environ, cwd=self.folder,
+                self.command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=self.environ,
+                cwd=self.folder,
                 start_new_session=True,
             )
         deadline = time.monotonic() + 90
@@ -140,7 +145,13 @@ def ara(tmp_path_factory):
     shutil.copy(prepare_jobs.DATABASE, folder / "ara.sqlite")
     port = free_port()
     # Threads in one process: SQLite, ARA's default, takes one writer at a time.
-    command = [prepare_jobs.program("gunicorn"), "--workers=1", "--threads=4", f"--bind=127.0.0.1:{port}", "ara.server.wsgi"]
+    command = [
+        prepare_jobs.program("gunicorn"),
+        "--workers=1",
+        "--threads=4",
+        f"--bind=127.0.0.1:{port}",
+        "ara.server.wsgi",
+    ]
     environ = {
         "ARA_BASE_DIR": str(folder),
         "ARA_DATABASE_NAME": str(folder / "ara.sqlite"),
@@ -176,7 +187,13 @@ def make_url(kind, server, folder):
 def new_playbook(server):
     import json
 
-    body = {"name": "x", "path": "forkless://jobs", "ansible_version": "-", "status": "running", "started": jobs.stamp(0)}
+    body = {
+        "name": "x",
+        "path": "forkless://jobs",
+        "ansible_version": "-",
+        "status": "running",
+        "started": jobs.stamp(0),
+    }
     wanted = urllib.request.Request(
         f"{server}/api/v1/playbooks", json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
     )
@@ -186,7 +203,12 @@ def new_playbook(server):
 
 # The tests that share a server run in one worker.
 SERVERS = pytest.mark.xdist_group("jobs-servers")
-KINDS = ["file", pytest.param("s3", marks=SERVERS), pytest.param("ara", marks=SERVERS), pytest.param("ara+file", marks=SERVERS)]
+KINDS = [
+    "file",
+    pytest.param("s3", marks=SERVERS),
+    pytest.param("ara", marks=SERVERS),
+    pytest.param("ara+file", marks=SERVERS),
+]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -154,7 +154,10 @@ assert book.find(key).ansible_job_id == "j3.3"
     script.write_text(code)
     shell = f'mount -t tmpfs -o size=64k none "{mounted}" && exec "{sys.executable}" "{script}" "{mounted}"'
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", shell], env=os.environ | {"PYTHONPATH": SOURCE}, capture_output=True, text=True
+        ["unshare", "--mount", "sh", "-c", shell],
+        env=os.environ | {"PYTHONPATH": SOURCE},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "No space left on device" in done.stdout
@@ -225,8 +228,11 @@ def test_of_forty_racing_programs_exactly_one_wins_each_round(tmp_path):
     environ = os.environ | {"PYTHONPATH": SOURCE}
     racers = [
         subprocess.Popen(
-            [sys.executable, "-c", RACER, f"{tmp_path}/state"], env=environ, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", RACER, f"{tmp_path}/state"],
+            env=environ,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )  # fmt: skip
         for _ in range(40)
     ]

@@ -92,7 +92,6 @@ def test_folders_are_for_their_owner_alone_and_so_are_files_whatever_the_umask(t
     assert seen == {"j.json", "00000001.json", "00000001.shown"}
 
 
-
 def source():
     import pathlib
 
@@ -169,7 +168,9 @@ def test_without_a_playbook_name_the_only_one_is_found_and_two_are_an_error(book
         book.find(KEY)
 
 
-@pytest.mark.parametrize(("written", "read"), [("123e4.5", '"123e4.5"'), ("1234567890.50", "1234567890.50"), ("7", "7")])
+@pytest.mark.parametrize(
+    ("written", "read"), [("123e4.5", '"123e4.5"'), ("1234567890.50", "1234567890.50"), ("7", "7")]
+)
 def test_a_job_id_stays_text_whatever_it_looks_like(book, tmp_path, written, read):
     file = write(tmp_path, "web1/rebuild.json", job_name="rebuild", host="web1", ansible_job_id="?")
     file.write_text(file.read_text().replace('"?"', read))
@@ -300,7 +301,6 @@ def test_a_claim_whose_owner_is_known_to_be_dead_is_taken_over_at_once(book, clo
     monkeypatch.setattr(_owner, "me", lambda: mine)
     book.claim(KEY)
     assert clock.steady == 0
-
 
 
 def subprocess_that_ended():

@@ -131,7 +131,9 @@ def killed_in_mid_write(server, url, writes):
 @pytest.mark.spawns
 @pytest.mark.leaves("children")  # the server that took the killed one's place
 @pytest.mark.parametrize("which", ["weed", "ara"])
-def test_what_a_killed_server_had_confirmed_is_there_and_what_it_had_not_is_whole_or_absent(which, weed, ara, tmp_path, make_url):
+def test_what_a_killed_server_had_confirmed_is_there_and_what_it_had_not_is_whole_or_absent(
+    which, weed, ara, tmp_path, make_url
+):
     server = {"weed": weed, "ara": ara}[which]
     url = make_url("s3" if which == "weed" else "ara", server, tmp_path)
     told = killed_in_mid_write(server, url, writes=200)

@@ -28,7 +28,7 @@ def test_what_was_never_written_is_not_there(store):
 
 def test_the_newest_revision_is_what_is_read(store):
     for number in range(1, 8):
-        store.append("h/j", number, body(f"text {number} ü \"quoted\"", number))
+        store.append("h/j", number, body(f'text {number} ü "quoted"', number))
     head = store.head("h/j")
     assert head.revision == 7
     assert text_of(head) == 'text 7 ü "quoted"'
@@ -102,7 +102,14 @@ def test_an_unknown_store_is_refused_by_name():
 
 @pytest.mark.parametrize(
     "url",
-    ["s3://", "s3:///prefix", "s3://key:secret@bucket/x", "s3://bucket/x?colour=red", "ara+http://", "ara+http://h?playbook=x"],
+    [
+        "s3://",
+        "s3:///prefix",
+        "s3://key:secret@bucket/x",
+        "s3://bucket/x?colour=red",
+        "ara+http://",
+        "ara+http://h?playbook=x",
+    ],
 )
 def test_a_url_that_makes_no_sense_is_refused(url):
     with pytest.raises(SpecError):

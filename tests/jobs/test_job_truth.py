@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import signal
 import sys
 
 import pytest
 
-from jobs_stage import role, until
+from jobs_stage import until
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(300)]
 
@@ -45,8 +46,8 @@ def pids_of(stage, jid, role_):
     table = {}
     for pid in stage.processes():
         try:
-            stat = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
-            argv = open(f"/proc/{pid}/cmdline").read().split("\0")
+            stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            argv = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
         except OSError:
             continue
         table[pid] = (int(stat[1]), int(stat[2]), argv)
@@ -88,7 +89,10 @@ def do(stage, name, jid, folder):
     elif name == "supervisor got SIGKILL":
         kill(stage, jid, "supervisor", signal.SIGKILL)
     elif name == "file removed after the end":
-        until(lambda: not pids_of(stage, jid, "all") and "started" not in json.load(open(path)), what="the end")
+        until(
+            lambda: not pids_of(stage, jid, "all") and "started" not in json.loads(pathlib.Path(path).read_text()),
+            what="the end",
+        )
         os.unlink(path)
     elif name == "file removed while running":
         os.unlink(path)
@@ -107,7 +111,7 @@ def over(stage, name, jid, folder):
     if CASES[name][3] == (False, False) or name.startswith("file removed"):
         return True
     try:
-        return "started" not in json.load(open(path))
+        return "started" not in json.loads(pathlib.Path(path).read_text())
     except ValueError:
         return False
 
@@ -136,7 +140,9 @@ def make_answers(stage, names, engine):
         do(stage, name, records[name]["ansible_job_id"], records[name]["async_dir"])
     for name in names:
         record = records[name]
-        until(lambda name=name, record=record: over(stage, name, record["ansible_job_id"], record["async_dir"]), what=name)
+        until(
+            lambda name=name, record=record: over(stage, name, record["ansible_job_id"], record["async_dir"]), what=name
+        )
     said = stage.tasks(
         {"forkless.core.async_job": {"op": "status", "job_name": "{{ item }}"}, "loop": names, "register": "truth"},
         {"ansible.builtin.async_status": {"jid": "{{ item.record.ansible_job_id }}"}, "loop": "{{ truth.results }}",
@@ -157,7 +163,9 @@ def answers(shared_stage):
 
 def test_the_truth_is_told_on_forkless_too(stage):
     answers = make_answers(stage, ON_FORKLESS, "forkless")
-    assert {name: truth["state"] for name, (truth, _) in answers.items()} == {name: CASES[name][2] for name in ON_FORKLESS}
+    assert {name: truth["state"] for name, (truth, _) in answers.items()} == {
+        name: CASES[name][2] for name in ON_FORKLESS
+    }
     for name, (_, stock) in answers.items():
         assert (bool(stock["finished"]), bool(stock["failed"])) == CASES[name][3], stock
 
@@ -217,7 +225,9 @@ def test_a_job_in_a_process_table_read_by_ps_is_found_as_in_proc(stage, monkeypa
     finally:
         sys.path.pop(0)
     stage.tasks({"ansible.builtin.command": "sleep 613", "async": 100, "poll": 0, "register": "s"})
-    jid = until(lambda: [name for name in os.listdir(stage.async_dir) if name.startswith("j")], what="the job's file")[0]
+    jid = until(lambda: [name for name in os.listdir(stage.async_dir) if name.startswith("j")], what="the job's file")[
+        0
+    ]
     until(lambda: len(processes.of_job(processes._from_proc(), jid)) == 4, what="all four processes")
     by_proc = {p.pid for p in processes.of_job(processes._from_proc(), jid)}
     by_ps = {p.pid for p in processes.of_job(processes._from_ps(), jid)}
