@@ -94,7 +94,9 @@ def _run(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return run
 
 
-def _handle_termination(_cls: type, pid: int, pidfile: str | None = None, is_cancel: bool = True, **_more: Any) -> None:
+def _handle_termination(
+    _cls: type[Any], /, pid: int, pidfile: str | None = None, is_cancel: bool = True, **_more: Any
+) -> None:
     """
     End a run: the process, and all that descends from it.
 
