@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from forkless._errors import UnsupportedError
 
 try:
-    import ansible_runner.interface
-    import ansible_runner.runner
+    import ansible_runner.interface as _interface
+    import ansible_runner.runner as _runner
     import pexpect
 except ImportError as err:
     raise UnsupportedError(
@@ -171,11 +171,11 @@ def _settle() -> None:
     """Make it so: the stand-ins are in place while someone wants them there."""
     wanted = _asked_for or _inside > 0
     if wanted and not _undo:
-        runner = ansible_runner.runner.Runner
-        _replace(ansible_runner.runner, "pexpect", _Pexpect())
+        runner = _runner.Runner
+        _replace(_runner, "pexpect", _Pexpect())
         _replace(runner, "run", _run(runner.run))
         _replace(runner, "handle_termination", classmethod(_handle_termination))
-        _replace(ansible_runner.interface, "signal_handler", _signal_handler)
+        _replace(_interface, "signal_handler", _signal_handler)
     elif not wanted:
         while _undo:
             _undo.pop()()

@@ -115,6 +115,10 @@ class _Child(ptyprocess.PtyProcess):  # type: ignore[misc]  # ptyprocess has no 
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
+                if self._popen.returncode is not None:
+                    raise ptyprocess.PtyProcessError(
+                        'isalive() encountered condition where "terminated" is 0, but its status was taken before'
+                    ) from None
                 # Not Popen.poll(): it calls this an exit code of 0, and a failed job a success.
                 _log.warning(
                     "the exit status of process %d was taken by someone else in this program (SIGCHLD is ignored, or "
@@ -211,13 +215,13 @@ class RunnerSpawn(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
         options.setdefault("maxread", 16384)
         super().__init__(command, [] if args is None else args, **options)
 
-    def _spawn(self, command: Any, args: Any = (), preexec_fn: Any = None, dimensions: Any = None) -> None:
+    def _spawn(self, command: Any, args: Any, preexec_fn: Any = None, dimensions: Any = None) -> None:
         if preexec_fn is not None:
             raise pexpect.ExceptionPexpect(
                 "preexec_fn would run Python in a copy of this program, which may hang for ever; RunnerSpawn does not "
                 "take it. Start a small program that does the same and then execs the command."
             )
-        super()._spawn(command, list(args) if isinstance(args, tuple) else args, None, dimensions)
+        super()._spawn(command, args, None, dimensions)
 
     def _spawnpty(
         self,
