@@ -14,6 +14,7 @@ import errno
 import fcntl
 import logging
 import os
+import select
 import signal
 import struct
 import subprocess
@@ -271,6 +272,35 @@ class RunnerSpawn(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
         if timeout == -1:
             timeout = self.timeout
         return _TailExpecter(self, searcher_re(pattern_list), searchwindowsize).expect_loop(timeout)
+
+    def read_nonblocking(self, size: int = 1, timeout: Any = -1) -> Any:
+        if timeout == -1:
+            timeout = self.timeout
+        if (timeout is None or timeout > 0) and not self.closed and self._news(timeout):
+            timeout = 0
+        return super().read_nonblocking(size, timeout)
+
+    def _news(self, timeout: float | None) -> bool:
+        """
+        Wait for output or for the child's end, whichever comes first; False where the system cannot wait for both.
+
+        pexpect waits for output alone, and a process in the background that keeps the terminal open makes it wait in
+        vain for the end of a child that ended long ago.
+        """
+        try:
+            end = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return True
+        except (AttributeError, OSError):
+            return False
+        try:
+            poll = select.poll()
+            poll.register(self.child_fd, select.POLLIN)
+            poll.register(end, select.POLLIN)
+            poll.poll(None if timeout is None else timeout * 1000)
+        finally:
+            os.close(end)
+        return True
 
     def _drain(self) -> int:
         """

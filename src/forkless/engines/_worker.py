@@ -370,5 +370,3 @@ def on_stop(scene: Scene) -> Callable[[], None]:
         scene.woken.set()
 
     return tell
-
-
