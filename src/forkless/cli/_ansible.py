@@ -25,6 +25,7 @@ INTERRUPTED = 99
 UNEXPECTED = 250
 
 
+
 def run_command(command: str, argv: list[str]) -> int:
     """What `ansible-playbook ARGV` would do, in this process. The process is ours: signals and streams too."""
     from forkless.engines import _gate, _scene, threads

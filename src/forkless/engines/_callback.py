@@ -124,8 +124,7 @@ def _result(result: Any) -> dict[str, Any]:
         return {"censored": CENSORED, "changed": bool(found.get("changed"))}
     if isinstance(found.get("results"), list | tuple):
         found["results"] = [
-            {"censored": CENSORED} if isinstance(one, dict) and one.get("_ansible_no_log") else one
-            for one in found["results"]
+            {"censored": CENSORED} if isinstance(one, dict) and one.get("_ansible_no_log") else one for one in found["results"]
         ]
     return found
 
@@ -148,19 +147,9 @@ def make_callback(listener: Listener) -> Any:
 
         def v2_playbook_on_play_start(self, play: Any) -> None:
             hosts = play.hosts if isinstance(play.hosts, str) else ",".join(map(str, play.hosts or ()))
-            listener.play = {
-                "play": play.get_name().strip() or hosts,
-                "play_uuid": str(play._uuid),
-                "play_pattern": hosts,
-            }
+            listener.play = {"play": play.get_name().strip() or hosts, "play_uuid": str(play._uuid), "play_pattern": hosts}
             listener.task = {}
-            fields = {
-                **listener.playbook,
-                **listener.play,
-                "name": listener.play["play"],
-                "pattern": hosts,
-                "uuid": str(play._uuid),
-            }
+            fields = {**listener.playbook, **listener.play, "name": listener.play["play"], "pattern": hosts, "uuid": str(play._uuid)}
             parent = listener.playbook.get("playbook_uuid", "")
             listener.emit("playbook_on_play_start", fields, own=str(play._uuid), parent=parent)
 
@@ -175,12 +164,7 @@ def make_callback(listener: Listener) -> Any:
 
         def _task_start(self, task: Any, conditional: bool, event: str, **more: Any) -> None:
             listener.task = _about(task)
-            fields = {
-                **self._where(),
-                "name": listener.task["task"],
-                "is_conditional": bool(conditional),
-                "uuid": str(task._uuid),
-            }
+            fields = {**self._where(), "name": listener.task["task"], "is_conditional": bool(conditional), "uuid": str(task._uuid)}
             listener.emit(event, {**fields, **more}, own=str(task._uuid), parent=listener.play.get("play_uuid", ""))
 
         def v2_playbook_on_include(self, included_file: Any) -> None:

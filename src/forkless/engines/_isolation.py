@@ -227,7 +227,9 @@ def prompt_until(original: Any, _site: str) -> Any:
         if worker is None:
             return original(display, msg, private=private, seconds=seconds, **inputs)
         fields = {"interrupt_input": None, "complete_input": None, **inputs}
-        worker._final_q.send_prompt(worker_id=worker.worker_id, prompt=msg, private=private, seconds=seconds, **fields)
+        worker._final_q.send_prompt(
+            worker_id=worker.worker_id, prompt=msg, private=private, seconds=seconds, **fields
+        )
         return worker.worker_queue.get()
 
     return prompt

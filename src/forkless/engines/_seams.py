@@ -172,12 +172,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_DISPLAY}.set_queue", "refuses to be called in the parent process", _isolation.set_queue),
     Seam(f"{_DISPLAY}.prompt_until", "the answer goes to who asked", _isolation.prompt_until),
     Seam(f"{_DISPLAY}.verbosity", _IMPLICIT, _isolation.per_run(lambda _: 0), optional=True),
-    Seam(
-        f"{_DISPLAY}._warns",
-        "said once in each run",
-        _isolation.per_run(_isolation.fresh_like_outside("_warns")),
-        optional=True,
-    ),
+    Seam(f"{_DISPLAY}._warns", "said once in each run", _isolation.per_run(_isolation.fresh_like_outside("_warns")), optional=True),
     Seam(
         f"{_DISPLAY}._deprecations",
         "said once in each run",
@@ -217,12 +212,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam("ansible.config.manager:os", "ANSIBLE_* of the run", view(_views.os_view)),
     # -- plugins
     *(
-        Seam(
-            f"{_LOADER}.{name}",
-            "grows with every run and is searched by name",
-            _isolation.per_run(fresh),
-            optional=True,
-        )
+        Seam(f"{_LOADER}.{name}", "grows with every run and is searched by name", _isolation.per_run(fresh), optional=True)
         for name, fresh in (
             ("_extra_dirs", lambda _: []),
             ("_paths", lambda _: None),
@@ -263,15 +253,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     *(
         Seam(f"{_INVENTORY}.{name}", _SNAPSHOT, _isolation.locked("vars_lock"))
-        for name in (
-            "get_hosts",
-            "get_host",
-            "get_groups_dict",
-            "reconcile_inventory",
-            "refresh_inventory",
-            "add_host",
-            "add_group",
-        )
+        for name in ("get_hosts", "get_host", "get_groups_dict", "reconcile_inventory", "refresh_inventory", "add_host", "add_group")
     ),
     Seam(
         "ansible.parsing.dataloader:DataLoader.path_dwim_relative",
@@ -280,12 +262,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam("ansible.constants:__class__", "one folder for local files in each run", _isolation.constants_class),
     *(
-        Seam(
-            f"ansible.plugins.vars.host_group_vars:{name}",
-            "never looks twice",
-            _isolation.per_run_container(kind),
-            minors,
-        )
+        Seam(f"ansible.plugins.vars.host_group_vars:{name}", "never looks twice", _isolation.per_run_container(kind), minors)
         for name, kind, minors in (
             ("CANONICAL_PATHS", dict, KNOWN),
             ("FOUND", dict, KNOWN),
@@ -455,3 +432,5 @@ def _put(seam: Seam) -> Callable[[], None]:
             setattr(owner, name, original)
 
     return take_out
+
+

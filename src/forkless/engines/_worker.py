@@ -370,3 +370,5 @@ def on_stop(scene: Scene) -> Callable[[], None]:
         scene.woken.set()
 
     return tell
+
+

@@ -72,12 +72,7 @@ def call_cli(scene: Scene, command: str, argv: list[str], cli: Callable[[], Any]
 
 @contextlib.contextmanager
 def staged(
-    scene: Scene,
-    *,
-    config: dict[str, str],
-    wait: bool = True,
-    ours: bool = False,
-    watch: Callable[[], None] | None = None,
+    scene: Scene, *, config: dict[str, str], wait: bool = True, ours: bool = False, watch: Callable[[], None] | None = None
 ) -> Iterator[None]:
     """Everything around a run: the gate, the seams, the scene, being told to stop, and tidying up afterwards."""
     with _stage.passed(config, stop=scene.stop, wait=wait, ours=ours), _scene.enter(scene):
