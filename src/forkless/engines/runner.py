@@ -77,10 +77,11 @@ class _Text:
 class _Sink:
     """Puts the two halves of an event together: what the filter cut out of the output, and what the plugin wrote."""
 
-    def __init__(self, folder: str, ident: str, deliver: Callable[[Event], None]) -> None:
+    def __init__(self, folder: str, ident: str, deliver: Callable[[Event], None], begun: Callable[[], None]) -> None:
         self._folder = os.path.join(folder, "job_events")
         self._ident = ident
         self._deliver = deliver
+        self._begun = begun
         self.recap = False
 
     def __call__(self, line: dict[str, Any]) -> None:
@@ -94,6 +95,8 @@ class _Sink:
             os.unlink(half)
         line.setdefault("created", datetime.now(UTC).isoformat())
         without_environment(line.get("event_data"))
+        if line["event"].startswith(("playbook_on_", "runner_")):
+            self._begun()
         self.recap = self.recap or line["event"] == "playbook_on_stats"
         self._deliver(Event.from_dict(line))
 
@@ -124,29 +127,37 @@ class _Secrets:
     """
     What the child must read and nobody else may see: not in its arguments, which everyone can list.
 
-    A password is a file in memory that has no name and that only the child inherits. Extra vars need a name, since
-    Ansible looks for the real path of such a file: it is in the run's own folder, and only we can read it.
+    The vault's password is a file in memory that has no name and that only the child inherits. The others need a
+    name, since Ansible looks for the real path of such a file: they are in the run's own folder, only we can read
+    them, and they go as soon as the play begins.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self._paths: list[str] = []
         self.descriptors: list[int] = []
 
     def file(self, name: str, text: str) -> str:
         path = os.path.join(self._folder, name)
+        self._paths.append(path)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
         return path
 
-    def password(self, name: str, text: str) -> str:
-        """A path under which the child finds the password."""
+    def memory(self, text: str) -> str:
         if not hasattr(os, "memfd_create"):
-            return self.file(name, text + "\n")
-        fd = os.memfd_create(f"forkless-{name}", os.MFD_CLOEXEC)
+            return self.file("vault", text + "\n")
+        fd = os.memfd_create("forkless", os.MFD_CLOEXEC)
         self.descriptors.append(fd)
         os.fchmod(fd, 0o400)  # Ansible would run a password file that can be executed
         os.write(fd, text.encode() + b"\n")
         return f"/dev/fd/{fd}"
+
+    def forget(self) -> None:
+        """Called when the play begins: by then Ansible has read them all."""
+        while self._paths:
+            with contextlib.suppress(OSError):
+                os.unlink(self._paths.pop())
 
     def close(self) -> None:
         while self.descriptors:
@@ -179,7 +190,7 @@ class RunnerEngine:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             secrets = _Secrets(folder)
             stack.callback(secrets.close)
-            text, sink = _Text(write), _Sink(folder, ident, deliver)
+            text, sink = _Text(write), _Sink(folder, ident, deliver, secrets.forget)
             output = event_filter(text, sink, True)
             child = _Child(
                 [*self._command(spec), *_secret_flags(spec, secrets), *spec.argv(secret_free=True)],
@@ -219,10 +230,10 @@ def _secret_flags(spec: RunSpec, secrets: _Secrets) -> list[str]:
     if spec.extra_vars:
         flags += ["-e", "@" + secrets.file("extra-vars.json", json.dumps(dict(spec.extra_vars)))]
     if spec.vault_password is not None:
-        flags += ["--vault-password-file", secrets.password("vault", spec.vault_password)]
+        flags += ["--vault-password-file", secrets.memory(spec.vault_password)]
     for key, flag in (("conn_pass", "--connection-password-file"), ("become_pass", "--become-password-file")):
         if key in spec.passwords:
-            flags += [flag, secrets.password(key, spec.passwords[key])]
+            flags += [flag, secrets.file(key, spec.passwords[key] + "\n")]
     return flags
 
 
