@@ -78,6 +78,8 @@ class RunSpec:
     cwd: str | os.PathLike[str] | None = None
     timeout: float | None = None
     idle_timeout: float | None = None
+    stuck_after: float | None = None
+    """Name a worker that has been at one task for this many seconds, in an event `worker_stuck`. It is not stopped."""
     artifacts: str | os.PathLike[str] | None = None
     keep: int | None = None
     """How many artifact folders to keep in `artifacts`; None keeps all."""
@@ -93,6 +95,7 @@ class RunSpec:
         fix(self, "args", _words(self.args, "args"))
         fix(self, "timeout", _seconds(self.timeout, "timeout"))
         fix(self, "idle_timeout", _seconds(self.idle_timeout, "idle_timeout"))
+        fix(self, "stuck_after", _seconds(self.stuck_after, "stuck_after"))
         if bool(self.playbook) == bool(self.module):
             raise SpecError("a run needs either a playbook or a module, and not both")
         if self.module and not self.hosts:
