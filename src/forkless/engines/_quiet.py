@@ -31,7 +31,7 @@ class _Locale(_views.View):
     """The program's locale is the program's. What Ansible wants to know of it is whether text is UTF-8."""
 
     @staticmethod
-    def setlocale(category: int, value: Any = None) -> str:
+    def setlocale(category: int, _value: Any = None) -> str:
         return locale.setlocale(category)
 
     @staticmethod
@@ -64,15 +64,15 @@ class _FirstSys(_views._Sys):
         scratch = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
         self.__dict__["_scratch"] = scratch
 
-    @property
+    @property  # type: ignore[misc]  # nobody sets it
     def stdout(self) -> Any:
         return self.__dict__["_scratch"]
 
-    @property
+    @property  # type: ignore[misc]
     def stderr(self) -> Any:
         return sys.stderr
 
-    @property
+    @property  # type: ignore[misc]
     def stdin(self) -> Any:
         return self.__dict__["_scratch"]
 

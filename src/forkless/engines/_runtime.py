@@ -85,7 +85,7 @@ def rpc_operation(original: Any, _site: str) -> Any:
             super().__init__(**fields)
             scene = _scene.current()
             if scene is not None:
-                self.event = _WakingEvent(self.event, scene)
+                self.event: Any = _WakingEvent(self.event, scene)
 
     return Waking
 

@@ -9,12 +9,12 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from forkless._errors import StuckWorkerError
 from forkless._events import Status
 from forkless._result import Outcome
-from forkless.engines import _callback, _gate, _scene, _seams, _threads, _worker
+from forkless.engines import _callback, _gate, _plugins, _scene, _seams, _stitch, _threads, _worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,10 +36,13 @@ _checked = False
 def _seams_installed() -> Iterator[None]:
     global _checked  # noqa: PLW0603  # once for a process; what is installed does not change under it
     if not _checked:
-        _seams.check()
+        _stitch.check(_seams.SEAMS)
         _checked = True
-    with _seams.installed():
-        yield
+    with _stitch.installed(_seams.SEAMS):
+        try:
+            yield
+        finally:
+            _plugins.undress_all()
 
 
 _stage = _gate.Gate(_seams_installed)
@@ -72,7 +75,11 @@ def call_cli(scene: Scene, command: str, argv: list[str], cli: Callable[[], Any]
 
 @contextlib.contextmanager
 def staged(
-    scene: Scene, *, config: dict[str, str], wait: bool = True, ours: bool = False, watch: Callable[[], None] | None = None
+    scene: Scene,
+    *,
+    config: dict[str, str],
+    wait: bool = True,
+    ours: bool = False,
 ) -> Iterator[None]:
     """Everything around a run: the gate, the seams, the scene, being told to stop, and tidying up afterwards."""
     with _stage.passed(config, stop=scene.stop, wait=wait, ours=ours), _scene.enter(scene):
@@ -105,7 +112,7 @@ class Watchdog:
         self._seen: set[int] = set()
         self._thread = threading.Thread(target=self._watch, name=f"forkless-watchdog-{scene.ident[:8]}", daemon=True)
 
-    def __enter__(self) -> Watchdog:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
