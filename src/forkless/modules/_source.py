@@ -105,8 +105,11 @@ class _Subprocess(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         thing = getattr(VIEWS.get("subprocess", subprocess), name)
         invocation = current()
-        if invocation is None or invocation.programs or name not in _STARTERS:
+        if invocation is None or name not in _STARTERS:
             return thing
+        if invocation.programs:
+            # A child would get the C library's environment, which is the program's and knows nothing of the task's.
+            return lambda *args, **kwargs: thing(*args, **{"env": dict(os.environ), **kwargs})
 
         def refuse(args: Any = None, *_: Any, **__: Any) -> Any:
             raise UnsupportedError(needs_program(invocation.name, args))
