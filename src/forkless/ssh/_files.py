@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "Files"]
 
 METHODS = ("sftp", "scp", "piped", "smart")
-CHUNK = 256 * 1024
-# SFTP answers each request; this many are under way at once, so that a far host does not make a large file slow.
-AT_ONCE = 16
+PIECE = 4 * 1024 * 1024
 
 
 class Files:
@@ -78,23 +76,10 @@ class Files:
         with open(source, "rb") as file:  # noqa: ASYNC230  # a local file; small reads between many round trips
             mode = os.fstat(file.fileno()).st_mode & 0o777
             try:
-                async with sftp.open(
-                    os.fsencode(target), "wb", attrs=library.SFTPAttrs(permissions=mode), block_size=None
-                ) as remote:
-                    under_way: set[asyncio.Future[Any]] = set()
-                    offset = 0
-                    try:
-                        while chunk := file.read(CHUNK):
-                            under_way.add(asyncio.ensure_future(remote.write(chunk, offset)))
-                            offset += len(chunk)
-                            if len(under_way) >= AT_ONCE:
-                                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                                for one in done:
-                                    one.result()
-                        await asyncio.gather(*under_way)
-                    finally:
-                        for one in under_way:
-                            one.cancel()
+                async with sftp.open(os.fsencode(target), "wb", attrs=library.SFTPAttrs(permissions=mode)) as remote:
+                    # The library cuts each piece into what the host takes at once, and sends those side by side.
+                    while piece := file.read(PIECE):
+                        await remote.write(piece)
             except library.SFTPError as err:
                 raise FileNotFoundError(f"cannot write {target} on {self._host.settings.address}: {err.reason}") from err
 
