@@ -87,16 +87,17 @@ def keygen(path, *more):
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path), *more], check=True)
 
 
-def start_sshd(folder, name, address, user, *, own_world, more=""):
-    """One sshd. `own_world`: root's way, in namespaces."""
+def start_sshd(folder, name, address, user, *, own_world, more="", before=lambda: None):
+    """One sshd. `own_world`: root's way, in namespaces. `before` is called when its keys are there."""
     here = folder / name
     here.mkdir()
     port = free_port(address)
     host_key = here / "host_key"
     keygen(host_key)
     os.chmod(host_key, 0o600)
+    before()
     (here / "conf").write_text(
-        f"""
+        f"""{more}
 Port {port}
 ListenAddress {address}
 HostKey {host_key}
@@ -108,9 +109,8 @@ UsePAM no
 StrictModes no
 UseDNS no
 MaxStartups 500
-Subsystem sftp internal-sftp
+{"" if "Subsystem" in more else "Subsystem sftp internal-sftp"}
 LogLevel VERBOSE
-{more}
 PasswordAuthentication {"yes" if own_world else "no"}
 KbdInteractiveAuthentication no
 MaxSessions 200

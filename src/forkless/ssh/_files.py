@@ -111,7 +111,7 @@ class Files:
         library = asyncssh()
         connection = await self._host.connection(attempts)
         try:
-            await library.scp(source, (connection, target))
+            await library.scp(source, (connection, shlex.quote(target)))  # it puts the path into a command as it is
         except (library.SFTPError, library.Error) as err:
             raise FileNotFoundError(f"cannot write {target} on {self._host.settings.address}: {err.reason}") from err
 
@@ -119,7 +119,7 @@ class Files:
         library = asyncssh()
         connection = await self._host.connection(attempts)
         try:
-            await library.scp((connection, source), target)
+            await library.scp((connection, shlex.quote(source)), target)
         except (library.SFTPError, library.Error) as err:
             raise FileNotFoundError(f"cannot read {source} on {self._host.settings.address}: {err.reason}") from err
 

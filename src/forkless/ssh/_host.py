@@ -159,14 +159,14 @@ class Host:
     async def _until_done(self, session: Command) -> Done:
         patience = self.settings.timeout + 2
         try:
-            while session.negotiating:
+            while True:
                 heard = session.heard
-                done, _ = await asyncio.wait([session.done], timeout=patience)
+                # Waited for, not awaited: cancelling the wait must not mark the command itself as ended.
+                done, _ = await asyncio.wait([session.done], timeout=patience if session.negotiating else None)
                 if done:
-                    break
+                    return session.done.result()
                 if session.negotiating and session.heard == heard:
                     raise EscalationError(f"Timeout ({patience:g}s) waiting for privilege escalation prompt")
-            return await session.done
         finally:
             session.stop()
 

@@ -27,15 +27,17 @@ class HostKeys:
         self.settings = settings
         self.changed = False  # the judgement was 'no matter', on a key that is not the known one
         self.refusal: HostKeyError | None = None
-        text = "\n".join(filter(None, map(_text, settings.known_hosts)))
-        library = asyncssh()
-        port = settings.port if settings.port != 22 else None
+        lines = [line for path in settings.known_hosts for line in _lines(path)]
+        name, port = settings.known_as, settings.port if settings.port != 22 else None
         try:
-            found = library.import_known_hosts(text).match(settings.known_as, "", port)
+            known = asyncssh().import_known_hosts("".join(lines)).match(name, "", port)
+            # Where a port has no key of its own the library looks again without it, and forgets what was revoked for it.
+            revoked = asyncssh().import_known_hosts("".join(one.split(None, 1)[1] for one in lines if one.startswith("@revoked")))
         except ValueError as err:
             raise HostKeyError(f"known_hosts cannot be read ({err}); looked into {self._files()}") from err
-        self.keys, self.authorities, self.revoked = found[:3]
-        self.trusted = found
+        self.keys, self.authorities = known[:2]
+        self.revoked = [*revoked.match(name, "", port)[0], *revoked.match(name, "", None)[0]]
+        self.trusted = (self.keys, self.authorities, self.revoked, *known[3:])
 
     def algorithms(self) -> list[str]:
         """
@@ -108,10 +110,10 @@ class HostKeys:
             pass  # read-only home: the key is asked about again next time, and accepted again
 
 
-def _text(path: str) -> str:
+def _lines(path: str) -> list[str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             # ssh skips a line that it cannot read; the library would refuse the whole file for it.
-            return "".join(line for line in file if len(line.split()) > 2)
+            return [line.strip() + "\n" for line in file if len(line.split()) > 2 and not line.lstrip().startswith("#")]
     except OSError:
-        return ""
+        return []
