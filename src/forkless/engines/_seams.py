@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
+from forkless import modules
 from forkless.engines import _isolation, _plugins, _runtime, _views, _worker
 from forkless.engines._stitch import KNOWN, Seam
 
@@ -304,4 +305,6 @@ SEAMS: tuple[Seam, ...] = (
         "lockf does not part threads",
         _isolation.connection_unlock,
     ),
+    # -- modules in this process, where nothing can be started or when that was asked for
+    *(Seam(*touch) for touch in modules.STAND_INS),
 )

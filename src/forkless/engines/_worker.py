@@ -23,6 +23,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from forkless import modules, ssh
 from forkless.engines import _scene, _threads
 from forkless.engines._reach import Reach, WorkerStopped
 
@@ -191,7 +192,10 @@ class Worker:
                 self.reach.begin()
                 try:
                     # An empty context: what the strategy's thread has open in its own is not this worker's.
-                    contextvars.Context().run(self.run)
+                    context = contextvars.Context()
+                    context.run(ssh.RUN.set, self.scene.ident)
+                    context.run(modules.MODE.set, self.scene.modules)
+                    context.run(self.run)
                 finally:
                     self.reach.end()
                     self.alarm(0)
