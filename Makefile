@@ -2,6 +2,8 @@
 # Two commands do everything on a fresh machine with CPython 3.11+, pip and venv: `make demo` and `make test`.
 PYTHON ?= python3
 VENV   := .venv
+# A tree that may not write bytecode compiles ansible-core anew in every child: the tests would take twice as long.
+unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
 
 .PHONY: help demo test lint bench matrix upstream upstream-fast clean
