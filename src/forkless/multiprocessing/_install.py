@@ -52,8 +52,9 @@ def install(*, stand_in: bool = True) -> None:
     """
     global _kept  # noqa: PLW0603
     with _lock:
-        _kept = max(_kept, Step.STAND_IN if stand_in else Step.THREAD)
-        _go_to(_wanted())
+        step = max(_kept, Step.STAND_IN if stand_in else Step.THREAD)
+        _go_to(max(_wanted(), step))
+        _kept = step
 
 
 def uninstall() -> None:
@@ -69,8 +70,8 @@ def installed(*, stand_in: bool = True) -> Iterator[None]:
     """install() for the length of a block. Blocks may nest and overlap; the last one out takes the stand-ins out."""
     step = Step.STAND_IN if stand_in else Step.THREAD
     with _lock:
+        _go_to(max(_wanted(), step))
         _inside[step] += 1
-        _go_to(_wanted())
     try:
         yield
     finally:
@@ -84,7 +85,7 @@ def is_installed(*, stand_in: bool = False) -> bool:
 
 
 def _wanted() -> Step:
-    return max(_kept, *(step for step, holders in _inside.items() if holders), Step.OUT, Step.OUT)
+    return max([_kept, *(step for step, holders in _inside.items() if holders)])
 
 
 def _go_to(step: Step) -> None:
