@@ -15,6 +15,12 @@ METHODS = ("thread", "fork", "spawn", "forkserver")
 SOURCE = pathlib.Path(forkless.multiprocessing.__file__).parents[2]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def warm_heap():
+    """The stdlib never gives back its first block of shared memory. Have it before the leak guard looks."""
+    multiprocessing.RawArray("c", 1 << 20)
+
+
 @pytest.fixture(params=METHODS)
 def ctx(request):
     """Each start method in turn, on threads."""

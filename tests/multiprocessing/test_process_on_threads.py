@@ -234,11 +234,14 @@ def finish():
     time.sleep(0.3)
     print("finished", flush=True)
 
-def never():
+def never(event):
+    event.set()
     time.sleep(300)
 
+event = multiprocessing.Event()
+multiprocessing.Process(target=never, args=(event,), daemon=True, name="Methuselah").start()
+event.wait()
 multiprocessing.Process(target=finish).start()
-multiprocessing.Process(target=never, daemon=True, name="Methuselah").start()
 print("main is done", flush=True)
 """)
     assert done.stdout.split("\n")[:2] == ["main is done", "finished"]

@@ -83,10 +83,12 @@ def test_a_process_pool_executor(ctx):
     assert "in divide" in str(outcome[0].__cause__) or "divide" in str(outcome[0].__cause__)
 
 
-def test_an_executor_whose_initializer_fails_is_broken_and_says_so(ctx):
+def test_an_executor_whose_initializer_fails_is_broken_and_says_so(ctx, caplog):
     with ProcessPoolExecutor(1, mp_context=ctx, initializer=divide, initargs=(1, 0)) as pool:
         with pytest.raises(BrokenProcessPool):
             pool.submit(square, 2).result(60)
+    assert "ZeroDivisionError: division by zero" in caplog.text
+    caplog.clear()  # the record holds the worker's frames, and they its pipes
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "thread"])

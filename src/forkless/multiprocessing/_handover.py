@@ -20,6 +20,7 @@ import socket
 import time
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from multiprocessing.heap import Arena
 from multiprocessing.queues import Queue, SimpleQueue
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
@@ -27,7 +28,7 @@ from typing import Any
 from forkless.multiprocessing._life import Life, Ticket, here
 from forkless.multiprocessing._stdlib import context, util
 
-__all__ = ["Duplicate", "by_copy", "by_reference", "give_back_queues", "unpack"]
+__all__ = ["Duplicate", "by_copy", "by_reference", "give_back_queues", "rebuild_arena", "unpack"]
 
 Process = Any
 
@@ -137,6 +138,13 @@ def by_copy(process: Process, popen: Any) -> memoryview:
 def unpack(parcel: memoryview) -> Process:
     """The child's copy, made on its own thread, so that what is built there belongs to it."""
     return pickle.loads(parcel)  # noqa: S301  (we packed it ourselves)
+
+
+def rebuild_arena(size: int, duplicate: Any) -> Any:
+    """A block of shared memory, from a parcel. The stdlib's leaves the descriptor to the end of the process."""
+    arena = Arena(size, duplicate.detach())
+    util.Finalize(arena, os.close, (arena.fd,))
+    return arena
 
 
 class Duplicate:

@@ -131,7 +131,7 @@ def _thread_seams() -> list[Seam]:
     from multiprocessing import heap, managers, synchronize
 
     from forkless.multiprocessing import _by_thread as by
-    from forkless.multiprocessing import _managers
+    from forkless.multiprocessing import _handover, _managers
     from forkless.multiprocessing.context import ThreadContext
 
     per_process = "one per process in the stdlib, one per life here"
@@ -165,6 +165,7 @@ def _thread_seams() -> list[Seam]:
         Seam(executor, "_system_limits_checked", False, "whatever it found before, it can make locks now"),
         Seam(executor, "_system_limited", None, "likewise"),
         Seam(managers, "signal", by.View(signal, signal=_signal), "only the main thread may set signal handlers"),
+        Seam(heap, "rebuild_arena", _handover.rebuild_arena, "leaves its descriptor to the end of the process"),
         *_manager_seams(managers, _managers),
     ]
     if not _platform.has_sem_open():
