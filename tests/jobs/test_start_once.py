@@ -155,7 +155,7 @@ def test_a_controller_that_sleeps_past_its_lease_cannot_start_a_second_job(stage
         {"ansible.builtin.wait_for": {"path": "{{ playbook_dir }}/wake", "timeout": 500, "sleep": 1}},
     ]
     slow = run(stage, pattern("file:", lease=1, between=sleepy), "stock", 1)
-    until(lambda: (stage.folder / "asleep").exists(), 300, "the first claim")
+    until((stage.folder / "asleep").exists, 300, "the first claim")
     second = run(stage, pattern("file:"), "stock", 1)
     out = finish(second)
     assert second.returncode == 0, out
