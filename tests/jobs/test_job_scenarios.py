@@ -15,10 +15,15 @@ from jobs_stage import until
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900), pytest.mark.xdist_group("jobs-scenarios")]
 
-WHERE = [("here", "stock"), ("far", "stock"), ("here", "forkless")]
+# Every playbook runs here and on a host over ssh; those that show the whole pattern run on forkless, too.
+BOTH = pytest.mark.parametrize("play", [("here", "stock"), ("far", "stock")], ids="-".join, indirect=True)
+ALL = pytest.mark.parametrize(
+    "play", [("here", "stock"), ("far", "stock"), ("here", "forkless")], ids="-".join, indirect=True
+)
+HERE = pytest.mark.parametrize("play", [("here", "stock")], ids="-".join, indirect=True)
 
 
-@pytest.fixture(params=WHERE, ids="-".join)
+@pytest.fixture
 def play(request, stage, sshd):
     """Run one of the collection's playbooks on a host, with an engine; the result is what its last message says."""
     host, engine = request.param
@@ -30,7 +35,13 @@ def play(request, stage, sshd):
 
     def run(name, *arguments, rc=0, **variables):
         done = stage.play(
-            f"forkless.core.{name}", *arguments, engine=engine, inventory=inventory, rc=rc, target_hosts=host, **variables
+            f"forkless.core.{name}",
+            *arguments,
+            engine=engine,
+            inventory=inventory,
+            rc=rc,
+            target_hosts=host,
+            **variables,
         )
         said = re.findall(r'"msg": "(.*)"', done.out)
         return said[-1] if said else done.out
@@ -46,6 +57,7 @@ def ended(play, job_name):
     return record
 
 
+@ALL
 def test_scenario_01_starts_then_finds_it_running_then_done(play):
     first = play("scenario_01_idempotent_basic", job_seconds=3600)
     assert re.fullmatch(r"started j\d+\.\d+, running", first)
@@ -63,15 +75,19 @@ def cmdline(pid):
         return file.read()
 
 
+@HERE
 def test_scenario_01_finds_a_job_that_is_done(play):
     first = play("scenario_01_idempotent_basic", job_seconds=0)
     ended(play, "nightly_report")
     assert play("scenario_01_idempotent_basic") == first.replace("started", "found").replace("running", "done")
 
 
+@BOTH
 def test_scenario_02_keeps_command_and_time_limit(play):
     wanted = {"cli_job_name": 'my "job"', "cli_command": "sleep 640", "cli_timeout": 123}
-    assert '"sleep 640\\" with a time limit of 123 s' in play("scenario_02_parameterized", **wanted).replace('\\"sleep', '"sleep')
+    assert '"sleep 640\\" with a time limit of 123 s' in play("scenario_02_parameterized", **wanted).replace(
+        '\\"sleep', '"sleep'
+    )
     record = play.stage.record("my%20%22job%22", play.host)
     assert record["metadata"] == {"command": "sleep 640", "timeout": record["metadata"]["timeout"]}
     assert int(record["metadata"]["timeout"]) == 123
@@ -80,6 +96,7 @@ def test_scenario_02_keeps_command_and_time_limit(play):
     assert "sleep 640" in again
 
 
+@BOTH
 def test_scenario_03_goes_on_waiting_after_the_controller_was_killed(play):
     stage = play.stage
     command = stage.command(
@@ -101,15 +118,19 @@ def test_scenario_03_goes_on_waiting_after_the_controller_was_killed(play):
     assert not (stage.folder / ".ansible_async_state" / play.host / "wait_loop.json").exists()
 
 
+@BOTH
 def test_scenario_04_tells_a_dead_job_from_a_running_one_and_starts_it_anew_if_asked(play):
     assert "crash_detection is running" in play("scenario_04_crash_detection", job_command="sleep 641")
-    for pid in until(lambda: play.stage.processes(), what="the job"):
+    for pid in until(play.stage.processes, what="the job"):
         os.kill(pid, signal.SIGKILL)
     until(lambda: not play.stage.processes(), what="its end")
     assert "crash_detection is dead" in play("scenario_04_crash_detection", job_command="sleep 641")
-    assert "crash_detection is running" in play("scenario_04_crash_detection", job_command="sleep 642", restart_crashed=True)
+    assert "crash_detection is running" in play(
+        "scenario_04_crash_detection", job_command="sleep 642", restart_crashed=True
+    )
 
 
+@BOTH
 def test_scenario_05_shows_what_a_running_job_has_printed(play):
     script = "echo first line; echo second >&2; sleep 643"
     play("scenario_05_live_output", job_script=script)
@@ -120,6 +141,7 @@ def test_scenario_05_shows_what_a_running_job_has_printed(play):
     assert re.search(r'"running",\s+"first line",\s+"second"', done.out), done.out
 
 
+@ALL
 def test_the_long_flow_leaves_and_comes_back_and_tells_a_crash(play):
     quick = {"job_command": "sleep 6", "wait_delay": 1}
     left = play("long_running_flow", "--tags", "exit_after_start", **quick)

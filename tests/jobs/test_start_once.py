@@ -122,13 +122,10 @@ def check_one_each(stage, hosts, out):
     assert len(stage.processes("sleep", "620")) == hosts, out
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("engine", ["stock", "forkless"])
-def test_a_controller_killed_at_any_step_leaves_one_job_and_the_next_one_finds_it(tmp_path, step, engine):
+@pytest.mark.parametrize(("engine", "step"), CASES)
+def test_a_controller_killed_at_any_step_leaves_one_job_and_the_next_one_finds_it(tmp_path, engine, step):
     from jobs_stage import Stage
 
-    if engine == "forkless" and ROUNDS < 5 and step in ("before claim", "after save"):
-        pytest.skip("the two outer steps run on stock; FORKLESS_ROUNDS=5 or more runs all on both")
     for number in range(max(1, ROUNDS // HOSTS)):
         with Stage(tmp_path / str(number)) as stage:
             killed = run(stage, pattern("file:"), engine, HOSTS, die_at=step)
