@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lint bench docs matrix clean
+.PHONY: help demo test lint bench docs matrix faults collection clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -33,6 +33,12 @@ lint: $(VENV)/.ready
 
 matrix: $(VENV)/.ready  ## every Python and ansible-core, the whole suite
 	@$(BIN)/nox -s full
+
+faults: $(VENV)/.ready  ## controllers killed at every step, 20 rounds each
+	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py
+
+collection: $(VENV)/.ready  ## what Ansible's own tools say about the collection
+	@$(BIN)/python tests/check_collection.py
 
 bench: $(VENV)/.ready  ## measure, as ratios to stock
 	@$(BIN)/python -m bench

@@ -75,6 +75,7 @@ def cmdline(pid):
         return file.read()
 
 
+@pytest.mark.matrix
 @HERE
 def test_scenario_01_finds_a_job_that_is_done(play):
     first = play("scenario_01_idempotent_basic", job_seconds=0)

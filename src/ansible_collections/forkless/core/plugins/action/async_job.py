@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
@@ -16,6 +17,8 @@ except ImportError as error:
     ForklessError = None
     MISSING = str(error)
 
+# A job's own async folder, below the configured one; as forkless.jobs.slot_of makes it.
+SLOT = re.compile(r"/forkless/[0-9a-f]{24}/(open|c-[0-9a-f]+)/?$")
 ENDED = ("done", "failed", "killed", "timed_out", "dead", "lost")
 
 SPEC = {
@@ -337,7 +340,7 @@ class ActionModule(ActionBase):
             raise AnsibleError("jobs on Windows hosts can be saved and loaded, but not looked at.")
         # A folder that load gave out may be set for the whole block, and load be called again in it.
         configured = self.get_shell_option("async_dir", default="~/.ansible_async") or "~/.ansible_async"
-        args["async_dir"] = configured.split("/forkless/")[0]
+        args["async_dir"] = SLOT.sub("", configured)
         args["folders"] = [folder for folder in args.get("folders", []) if folder]
         if configured != args["async_dir"]:
             args["folders"].append(configured)
