@@ -9,8 +9,9 @@ import threading
 
 import pytest
 
-from engines_support import messages
 from forkless.engines import _threads, _views, _worker
+
+from engines_support import messages
 
 pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
 

@@ -78,20 +78,24 @@ def test_nothing_of_an_earlier_load_is_left_when_a_job_is_not_found_or_the_load_
     assert not (stage.folder / "second-start").exists()
 
 
-def test_in_check_mode_nothing_is_written_claimed_or_started(stage):
-    said = stage.play(
-        [{"hosts": "here", "gather_facts": False, "tasks": [
-            role("async_job_load", job_name="j", claim=True),
+def test_in_check_mode_nothing_is_written_or_claimed_and_the_next_run_starts_the_job(stage):
+    tasks = [
+        role("async_job_load", job_name="j", claim=True),
+        {"vars": {"ansible_async_dir": "{{ async_job_load_async_dir }}"}, "block": [
             {**start("sleep 630"), "when": "not async_job_load_found"},
-            role("async_job_save", job_name="j", ansible_job_id="j1.1"),
-            role("async_job_status", job_name="j"),
-            role("async_job_cleanup"),
-        ]}],
-        "--check",
-    )  # fmt: skip
-    assert "failed=0" in said.out
+            role("async_job_save", job_name="j", ansible_job_id="{{ started.ansible_job_id }}"),
+        ]},
+        role("async_job_status", job_name="j"),
+        role("async_job_cleanup"),
+    ]  # fmt: skip
+    play = [{"hosts": "here", "gather_facts": False, "tasks": tasks}]
+    stage.play(play, "--check")
     assert not (stage.folder / ".ansible_async_state").exists()
-    assert not stage.async_dir.exists()
+    assert not stage.processes("sleep")
+    stage.play(play)
+    assert stage.record("j")["ansible_job_id"]
+    assert not stage.record("j")["adopted"]
+    until(lambda: stage.processes("sleep", "630"), what="the job")
 
 
 def test_a_delegated_job_is_kept_under_the_host_it_is_for_and_found_where_it_runs(stage):
@@ -109,7 +113,12 @@ def test_a_delegated_job_is_kept_under_the_host_it_is_for_and_found_where_it_run
 
     said = stage.tasks(
         far(role("async_job_load", job_name="d", claim=True)),
-        {**start("sleep 631"), "delegate_to": "there", "vars": {"ansible_async_dir": "{{ async_job_load_async_dir }}"}},
+        # A delegated task reads connection variables as the other host sees them.
+        {
+            **start("sleep 631"),
+            "delegate_to": "there",
+            "vars": {"ansible_async_dir": "{{ hostvars['here'].async_job_load_async_dir }}"},
+        },  # fmt: skip
         far(role("async_job_save", job_name="d", ansible_job_id="{{ started.ansible_job_id }}")),
         far(role("async_job_status", job_name="d")),
         facts=["async_job_status_state", "async_job_load_async_dir"],

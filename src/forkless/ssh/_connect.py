@@ -79,9 +79,7 @@ async def _login(settings: Settings, tunnel: Any) -> Any:
         # None would switch the agent off as well; the empty list means: no key of our own, ask the agent.
         options["client_keys"] = options["client_keys"] or _no_own_keys(settings)
         if settings.identities_only:
-            options["agent_identities"] = [
-                path + ".pub" for path in settings.identities if os.path.exists(path + ".pub")
-            ]
+            options["agent_identities"] = [path + ".pub" for path in settings.identities if os.path.exists(path + ".pub")]
     if settings.forward_agent:
         options["agent_forwarding"] = settings.agent or False
     if settings.bind:
@@ -120,9 +118,7 @@ def _keys(settings: Settings, unread: list[str]) -> list[Any]:
         try:
             key = library.import_private_key(settings.key.strip() + "\n", settings.passphrase)
         except (library.KeyImportError, library.KeyEncryptionError) as err:
-            raise LoginError(
-                f"the private key given for {settings.address} (private_key) cannot be read: {err}"
-            ) from err
+            raise LoginError(f"the private key given for {settings.address} (private_key) cannot be read: {err}") from err
         found.append(key)
     for path in dict.fromkeys(settings.identities):
         if path.endswith(".pub") or not os.path.isfile(path):
@@ -150,11 +146,7 @@ def _explain(err: Exception, settings: Settings, host_keys: HostKeys, unread: li
     if isinstance(err, library.HostKeyNotVerifiable):
         return HostKeyError(f"the host key of {where} is not trusted: {err.reason}")
     if isinstance(err, library.PermissionDenied):
-        tried = (
-            [f"the keys {', '.join(p for p in settings.identities if os.path.isfile(p))}"]
-            if settings.identities
-            else []
-        )
+        tried = [f"the keys {', '.join(p for p in settings.identities if os.path.isfile(p))}"] if settings.identities else []
         tried += ["the agent"] * bool(settings.agent) + ["a password"] * (settings.password is not None)
         more = f" Could not be read: {'; '.join(unread)}." if unread else ""
         if host_keys.changed and settings.password is not None:

@@ -118,7 +118,12 @@ class ActionModule(ActionBase):
                         host=key.host,
                     )
                 return dict(self._found(self._book.adopt(*found)), changed=True)
-        return dict(self._not_found(key, seen["slot"], claim is not None), changed=claim is not None)
+        slot = seen["slot"]
+        if self._task.check_mode:
+            # In check mode Ansible starts async tasks all the same, and their modules do nothing. What they leave must
+            # not lie where the next run would take it for the job.
+            slot = seen["base"].rstrip("/") + "/forkless/check-mode"
+        return dict(self._not_found(key, slot, claim is not None), changed=claim is not None)
 
     def _save(self, asked):
         key = self._key(asked)
