@@ -10,6 +10,7 @@ import re
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 
+MISSING = ""
 try:
     from forkless import ForklessError
     from forkless import jobs as forkless_jobs

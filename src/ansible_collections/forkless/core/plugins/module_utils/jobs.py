@@ -65,7 +65,7 @@ def iso(seconds):
 def _local(text):
     """The command module's own times have no zone: they are local to this host."""
     try:
-        return iso(time.mktime(time.strptime(str(text).split(".")[0], "%Y-%m-%d %H:%M:%S")))
+        return iso(time.mktime(time.strptime(str(text).split(".", 1)[0], "%Y-%m-%d %H:%M:%S")))
     except (ValueError, OverflowError):
         return ""
 
