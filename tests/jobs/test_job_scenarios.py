@@ -29,7 +29,7 @@ def play(request, stage, sshd):
     host, engine = request.param
     if host == "far":
         inventory = stage.folder / "far.ini"
-        inventory.write_text(sshd.read_text().rstrip() + f" ansible_async_dir={stage.async_dir}\n")
+        inventory.write_text(sshd.inventory.read_text().rstrip() + f" ansible_async_dir={stage.async_dir}\n")
     else:
         inventory = None
 
@@ -152,3 +152,24 @@ def test_the_long_flow_leaves_and_comes_back_and_tells_a_crash(play):
     assert play("long_running_flow", "--tags", "wait", **quick) == "long_running is over, rc 0"
     crash = play("long_running_flow", "--tags", "crash", job_name="crashing", job_command="sleep 644")
     assert crash.startswith("Ansible says running; it is dead: its processes are gone")
+
+
+@pytest.mark.parametrize("play", [("far", "stock")], ids="-".join, indirect=True)
+def test_a_host_that_was_started_anew_says_so(play, sshd, tmp_path):
+    """What a restart leaves: the job's file, no process of it, and another boot id, mounted over the kernel's own."""
+    if os.geteuid() != 0:
+        pytest.xfail("only root may mount; the truth table has this case without a mount")
+    play("scenario_04_crash_detection", job_command="sleep 645")
+    for pid in until(play.stage.processes, what="the job"):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not play.stage.processes(), what="its end")
+    other = tmp_path / "boot_id"
+    other.write_text("11111111-2222-3333-4444-555555555555\n")
+    inside = ["nsenter", "--mount", "--target", str(sshd.pid)]
+    subprocess.run([*inside, "mount", "--bind", str(other), "/proc/sys/kernel/random/boot_id"], check=True)
+    try:
+        said = play("scenario_04_crash_detection")
+    finally:
+        subprocess.run([*inside, "umount", "/proc/sys/kernel/random/boot_id"], check=True)
+    assert "crash_detection is dead" in said
+    assert "the host was started anew since" in said

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -183,4 +182,19 @@ def test_a_store_that_cannot_be_reached_ends_the_play_and_starts_nothing(stage):
     assert controller.returncode == 2
     assert "could not be reached" in out
     assert not stage.processes("sleep")
-    assert json.loads("[]") == [name for name in os.listdir(stage.folder) if name.startswith("ran-")]
+    assert not [name for name in os.listdir(stage.folder) if name.startswith("ran-")]
+
+
+@pytest.mark.xdist_group("jobs-servers")
+@pytest.mark.parametrize("where", ["s3", "ara+file"])
+def test_the_pattern_holds_on_a_server_as_it_does_in_a_folder(stage, where, weed, ara, make_url, tmp_path):
+    url = make_url(where, {"s3": weed, "ara+file": ara}[where], tmp_path)
+    outs = []
+    for _ in range(2):
+        controller = run(stage, pattern(url), "stock", 1)
+        outs.append(finish(controller))
+        assert controller.returncode == 0, outs[-1]
+    assert ids(outs[0]) == ids(outs[1])
+    assert sorted(ids(outs[0])) == ["h0"]
+    until((stage.folder / "ran-h0").exists, what="the job")
+    assert (stage.folder / "ran-h0").read_text() == "started\n"
