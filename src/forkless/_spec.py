@@ -83,6 +83,8 @@ class RunSpec:
     artifacts: str | os.PathLike[str] | None = None
     keep: int | None = None
     """How many artifact folders to keep in `artifacts`; None keeps all."""
+    modules: str = "auto"
+    """How modules for the local connection run: "auto", "in-process" (in this process where it can be) or "process"."""
     ident: str | None = None
 
     def __post_init__(self) -> None:
@@ -117,6 +119,8 @@ class RunSpec:
         for key, value in self.env.items():
             if not isinstance(key, str) or not isinstance(value, str) or "=" in key or "\0" in key + value or not key:
                 raise SpecError(f"env: {key!r} is not a variable that an environment can hold")
+        if self.modules not in ("auto", "in-process", "process"):
+            raise SpecError(f"modules must be 'auto', 'in-process' or 'process', not {self.modules!r}")
         unknown = set(self.passwords) - {"conn_pass", "become_pass"}
         if unknown:
             raise SpecError(f"passwords has conn_pass and become_pass, not {', '.join(sorted(unknown))}")

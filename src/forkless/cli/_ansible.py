@@ -25,7 +25,6 @@ INTERRUPTED = 99
 UNEXPECTED = 250
 
 
-
 def run_command(command: str, argv: list[str]) -> int:
     """What `ansible-playbook ARGV` would do, in this process. The process is ours: signals and streams too."""
     from forkless.engines import _gate, _scene, threads
@@ -76,9 +75,17 @@ def _class(command: str, scene: Scene, around: contextlib.ExitStack) -> Any:
                 metavar="SECONDS",
                 help="name a worker that has been at one task for so long, with its stack; 0 for never (default: 600)",
             )
+            ours.add_argument(
+                "--modules",
+                choices=["auto", "in-process", "process"],
+                default="auto",
+                help="where modules for the local connection run: in this process where it can be, each in a process of its own, or "
+                "(auto) in this process only where no program can be started",
+            )
 
         def post_process_args(self, options: Any) -> Any:
             options = super().post_process_args(options)
+            scene.modules = options.modules
             if options.stuck_after > 0:
                 around.enter_context(threads.Watchdog(scene, options.stuck_after, _notice))
             return options
@@ -104,16 +111,19 @@ def _signals(stop: Stop) -> Iterator[None]:
         raise KeyboardInterrupt
 
     def on_terminate(number: int, _frame: Any) -> None:
+        from forkless.engines import _reach
+
         stop.request()
+        _reach.wait_for_ended_groups()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    before = {}
+    before: dict[int, Any] = {}
     for number, action in ((signal.SIGINT, on_interrupt), (signal.SIGTERM, on_terminate)):
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, action)
     try:
         yield
     finally:
-        for number, action in before.items():
-            signal.signal(number, action)
+        for caught, was in before.items():
+            signal.signal(caught, was)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
 import os
 import threading
@@ -71,10 +71,10 @@ class Listener:
         self.playbook: dict[str, Any] = {}
         self.play: dict[str, Any] = {}
         self.task: dict[str, Any] = {}
-        self._started: dict[tuple[str, str], datetime.datetime] = {}
+        self._started: dict[tuple[str, str], dt.datetime] = {}
 
     def emit(self, event: str, fields: dict[str, Any], *, own: str | None = None, parent: str = "") -> None:
-        now = datetime.datetime.now(datetime.UTC)
+        now = dt.datetime.now(dt.UTC)
         with self._lock:
             text = self._transcript.take() if self._transcript else ""
             shown = text.rstrip("\n").replace("\n", "\r\n")
@@ -105,10 +105,10 @@ class Listener:
                 self.emit("verbose", {})
 
     def began(self, host: str, task: str) -> None:
-        self._started[host, task] = datetime.datetime.now(datetime.UTC)
+        self._started[host, task] = dt.datetime.now(dt.UTC)
 
     def times(self, host: str, task: str) -> dict[str, Any]:
-        end = datetime.datetime.now(datetime.UTC)
+        end = dt.datetime.now(dt.UTC)
         start = self._started.get((host, task), end)
         return {"start": start.isoformat(), "end": end.isoformat(), "duration": (end - start).total_seconds()}
 
@@ -124,7 +124,8 @@ def _result(result: Any) -> dict[str, Any]:
         return {"censored": CENSORED, "changed": bool(found.get("changed"))}
     if isinstance(found.get("results"), list | tuple):
         found["results"] = [
-            {"censored": CENSORED} if isinstance(one, dict) and one.get("_ansible_no_log") else one for one in found["results"]
+            {"censored": CENSORED} if isinstance(one, dict) and one.get("_ansible_no_log") else one
+            for one in found["results"]
         ]
     return found
 
@@ -147,9 +148,19 @@ def make_callback(listener: Listener) -> Any:
 
         def v2_playbook_on_play_start(self, play: Any) -> None:
             hosts = play.hosts if isinstance(play.hosts, str) else ",".join(map(str, play.hosts or ()))
-            listener.play = {"play": play.get_name().strip() or hosts, "play_uuid": str(play._uuid), "play_pattern": hosts}
+            listener.play = {
+                "play": play.get_name().strip() or hosts,
+                "play_uuid": str(play._uuid),
+                "play_pattern": hosts,
+            }
             listener.task = {}
-            fields = {**listener.playbook, **listener.play, "name": listener.play["play"], "pattern": hosts, "uuid": str(play._uuid)}
+            fields = {
+                **listener.playbook,
+                **listener.play,
+                "name": listener.play["play"],
+                "pattern": hosts,
+                "uuid": str(play._uuid),
+            }
             parent = listener.playbook.get("playbook_uuid", "")
             listener.emit("playbook_on_play_start", fields, own=str(play._uuid), parent=parent)
 
@@ -164,7 +175,12 @@ def make_callback(listener: Listener) -> Any:
 
         def _task_start(self, task: Any, conditional: bool, event: str, **more: Any) -> None:
             listener.task = _about(task)
-            fields = {**self._where(), "name": listener.task["task"], "is_conditional": bool(conditional), "uuid": str(task._uuid)}
+            fields = {
+                **self._where(),
+                "name": listener.task["task"],
+                "is_conditional": bool(conditional),
+                "uuid": str(task._uuid),
+            }
             listener.emit(event, {**fields, **more}, own=str(task._uuid), parent=listener.play.get("play_uuid", ""))
 
         def v2_playbook_on_include(self, included_file: Any) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless import _platform
 from forkless._errors import EngineBusyError
-from forkless.engines import _quiet
+from forkless.engines import _absent, _quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +63,7 @@ class Gate:
         self._on_stage = 0
         self._config: dict[str, str] | None = None
         self._seams: Any = None
+        self._absent: Callable[[], None] = lambda: None
         self._hosts_own: dict[str, Any] = {}
 
     @contextlib.contextmanager
@@ -120,6 +121,7 @@ class Gate:
             from forkless import multiprocessing
 
             multiprocessing.install()
+        self._absent = _absent.fill_in()
         _quiet.import_ansible(ours=ours)
         self._config = config
         self._seams = self._install()
@@ -128,6 +130,7 @@ class Gate:
     def _close(self) -> None:
         seams, self._seams = self._seams, None
         seams.__exit__(None, None, None)
+        self._absent()
         _quiet.forget_collections()
         if self._hosts_own:
             _quiet.purge()

@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import hashlib
-import importlib.util
 import itertools
 import os
 import shutil
@@ -34,11 +32,19 @@ _MISSING = object()
 
 
 class PerRun:
-    """An attribute of a singleton that every run has for itself. Outside of runs it is the instance's own."""
+    """
+    An attribute of a singleton that every run has for itself. Outside of runs it is the instance's own.
 
-    def __init__(self, name: str, fresh: Callable[[Any], Any]) -> None:
+    With `by_worker` every worker has its own as well.
+    """
+
+    def __init__(self, name: str, fresh: Callable[[Any], Any], *, by_worker: bool = False) -> None:
         self._name = name
         self._fresh = fresh
+        self._by_worker = by_worker
+
+    def _home(self) -> Any:
+        return (self._by_worker and _scene.current_worker()) or _scene.current()
 
     def _key(self, thing: Any) -> tuple[int, str]:
         return id(thing), self._name
@@ -46,22 +52,22 @@ class PerRun:
     def __get__(self, thing: Any, kind: type | None = None) -> Any:
         if thing is None:
             return self
-        scene = _scene.current()
-        if scene is None:
+        home = self._home()
+        if home is None:
             try:
                 return thing.__dict__[self._name]
             except KeyError:
                 raise AttributeError(self._name) from None
         key = self._key(thing)
-        value = scene.state.get(key, _MISSING)
+        value = home.state.get(key, _MISSING)
         if value is _MISSING:
-            value = scene.state[key] = self._fresh(thing)
+            value = home.state[key] = self._fresh(thing)
         return value
 
     def __set__(self, thing: Any, value: Any) -> None:
-        scene = _scene.current()
-        if scene is not None:
-            scene.state[self._key(thing)] = value
+        home = self._home()
+        if home is not None:
+            home.state[self._key(thing)] = value
         elif isinstance(thing, type):
             raise AttributeError(f"{self._name} was set outside of a run")
         else:
@@ -78,11 +84,11 @@ def fresh_like_outside(name: str) -> Callable[[Any], Any]:
     return fresh
 
 
-def per_run(fresh: Callable[[Any], Any]) -> Callable[[Any, str], Any]:
+def per_run(fresh: Callable[[Any], Any], *, by_worker: bool = False) -> Callable[[Any, str], Any]:
     """A stand-in that puts a PerRun in the place of a class's attribute."""
 
     def stand_in(_original: Any, site: str) -> Any:
-        return PerRun(site.rpartition(".")[2], fresh)
+        return PerRun(site.rpartition(".")[2], fresh, by_worker=by_worker)
 
     return stand_in
 
@@ -153,6 +159,20 @@ def not_cached(attribute: str) -> Callable[[Any, str], Any]:
         return load
 
     return stand_in
+
+
+def print_message(original: Any, _site: str) -> Any:
+    """argparse prints help and errors to the program's own streams."""
+
+    @functools.wraps(original)
+    def say(parser: Any, message: str, file: Any = None) -> None:
+        if file is None or file is sys.stderr:
+            file = _views.sys_view.stderr
+        elif file is sys.stdout:
+            file = _views.sys_view.stdout
+        original(parser, message, file)
+
+    return say
 
 
 def ask_passwords(original: Any, _site: str) -> Any:
@@ -227,164 +247,10 @@ def prompt_until(original: Any, _site: str) -> Any:
         if worker is None:
             return original(display, msg, private=private, seconds=seconds, **inputs)
         fields = {"interrupt_input": None, "complete_input": None, **inputs}
-        worker._final_q.send_prompt(
-            worker_id=worker.worker_id, prompt=msg, private=private, seconds=seconds, **fields
-        )
+        worker._final_q.send_prompt(worker_id=worker.worker_id, prompt=msg, private=private, seconds=seconds, **fields)
         return worker.worker_queue.get()
 
     return prompt
-
-
-# -- plugins ------------------------------------------------------------------------------------------------------
-
-
-def _own_files(path: str) -> bool:
-    """Whether a plugin's file comes with ansible-core, whose modules one process may share."""
-    import ansible
-
-    return os.path.realpath(path).startswith(os.path.dirname(os.path.realpath(ansible.__file__)) + os.sep)
-
-
-def load_module_source(original: Any, _site: str) -> Any:
-    """
-    A project's plugins belong to its run.
-
-    Upstream names their modules by file name alone and keeps them for ever, so that a second project's `same.py` would be the first
-    project's. Here they are executed once per run, and taken out of sys.modules with it.
-    """
-
-    @functools.wraps(original)
-    def load(loader: Any, name: str | None = None, path: str = "", *, python_module_name: str | None = None) -> Any:
-        scene = _scene.current()
-        full = python_module_name
-        if full is None:
-            full = name if str(name).startswith("ansible_collections.") else f"{loader.package}.{name}"
-        assert full is not None  # noqa: S101  # one of the two is always given
-        shared = scene is None or full.startswith("ansible_collections.") or _own_files(path)
-        if not shared:
-            assert scene is not None  # noqa: S101  # or it would be shared
-            loaded: dict[str, Any] = scene.state.setdefault("plugins", {})
-            if full in loaded:
-                return loaded[full]
-            taken = sys.modules.get(full)
-            key = full
-            if taken is not None:
-                # Another run's file of that name, or one of Ansible's own: both stay what they are.
-                key = f"{full}_{hashlib.sha256((path + scene.ident).encode()).hexdigest()[:12]}"
-            module = _execute(key, path)
-            loaded[full] = module
-            scene.at_end.append(functools.partial(_forget, key, module))
-            _views.dress(module)
-            return module
-        known = full in sys.modules
-        if name is not None and python_module_name is None:
-            module = original(loader, name, path)
-        else:
-            module = original(loader, python_module_name=python_module_name, path=path)
-        if scene is not None and (not known or not hasattr(module, "_forkless_dressed")):
-            _dress_shared(module)
-        return module
-
-    return load
-
-
-def _execute(name: str, path: str) -> types.ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(name, None)
-        raise
-    return module
-
-
-def _forget(name: str, module: Any) -> None:
-    if sys.modules.get(name) is module:
-        del sys.modules[name]
-
-
-_dressed: list[Callable[[], None]] = []
-
-
-def _dress_shared(module: Any) -> None:
-    """Ansible's own plugins are dressed for as long as the seams are in."""
-    module._forkless_dressed = True
-    undress = _views.dress(module)
-
-    def undo() -> None:
-        undress()
-        with contextlib.suppress(AttributeError):
-            del module._forkless_dressed
-
-    _dressed.append(undo)
-
-
-def undress_all() -> None:
-    while _dressed:
-        _dressed.pop()()
-
-
-def locked(which: str) -> Callable[[Any, str], Any]:
-    """The method, by one thread of the run at a time."""
-
-    def stand_in(original: Any, _site: str) -> Any:
-        real = original.__func__ if isinstance(original, staticmethod | classmethod) else original
-
-        @functools.wraps(real)
-        def method(*args: Any, **kwargs: Any) -> Any:
-            scene = _scene.current()
-            if scene is None:
-                return real(*args, **kwargs)
-            with getattr(scene, which):
-                return real(*args, **kwargs)
-
-        return type(original)(method) if isinstance(original, staticmethod | classmethod) else method
-
-    return stand_in
-
-
-def locked_generator(which: str) -> Callable[[Any, str], Any]:
-    """The same for a generator: it is run to its end inside the lock."""
-
-    def stand_in(original: Any, _site: str) -> Any:
-        @functools.wraps(original)
-        def method(*args: Any, **kwargs: Any) -> Any:
-            scene = _scene.current()
-            if scene is None:
-                yield from original(*args, **kwargs)
-                return
-            with getattr(scene, which):
-                found = list(original(*args, **kwargs))
-            yield from found
-
-        return method
-
-    return stand_in
-
-
-def quiet_warnings(_original: Any, _site: str) -> Any:
-    """
-    `warnings` in the plugin loader.
-
-    Upstream swaps the program's warning filters around each import of a plugin, which loses those of every other thread.
-    """
-
-    class Warnings(_views.View):
-        @staticmethod
-        @contextlib.contextmanager
-        def catch_warnings(**_: Any) -> Iterator[None]:
-            yield
-
-        @staticmethod
-        def simplefilter(*_: Any, **__: Any) -> None: ...
-
-    import warnings
-
-    return Warnings(warnings)
 
 
 # -- files --------------------------------------------------------------------------------------------------------
@@ -421,7 +287,7 @@ def constants_class(original: Any, _site: str) -> Any:
             return folder
 
         @DEFAULT_LOCAL_TMP.setter
-        def DEFAULT_LOCAL_TMP(self, value: str) -> None:
+        def DEFAULT_LOCAL_TMP(self, value: str) -> None:  # noqa: N802  # Ansible's name
             self.__dict__["DEFAULT_LOCAL_TMP"] = value
 
     return Constants
@@ -547,16 +413,16 @@ _no_run_lock = threading.Lock()
 
 
 def connection_lock(_original: Any, _site: str) -> Any:
-    """lockf is the process's: between threads it never waits. The lock file is the play's, so its descriptor is the key."""
+    """Lockf is the process's: between threads it never waits. The lock file is the play's, so its descriptor is the key."""
 
-    def lock(connection: Any) -> None:
+    def lock(_connection: Any) -> None:
         _play_lock().acquire()
 
     return lock
 
 
 def connection_unlock(_original: Any, _site: str) -> Any:
-    def unlock(connection: Any) -> None:
+    def unlock(_connection: Any) -> None:
         with contextlib.suppress(RuntimeError):  # upstream's may be called twice
             _play_lock().release()
 
@@ -569,16 +435,3 @@ def _play_lock() -> threading.Lock:
         return _no_run_lock
     found: threading.Lock = scene.state.setdefault("connection_lock", threading.Lock())
     return found
-
-
-def collection_loader(original: Any, _site: str) -> Any:
-    """The collection finder is the process's; a second run finds it there and says nothing."""
-
-    @functools.wraps(original)
-    def configure(*args: Any, **kwargs: Any) -> Any:
-        from ansible.utils.collection_loader import AnsibleCollectionConfig
-
-        if AnsibleCollectionConfig.collection_finder is None:
-            original(*args, **kwargs)
-
-    return configure

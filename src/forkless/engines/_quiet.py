@@ -31,7 +31,7 @@ class _Locale(_views.View):
     """The program's locale is the program's. What Ansible wants to know of it is whether text is UTF-8."""
 
     @staticmethod
-    def setlocale(category: int, value: Any = None) -> str:
+    def setlocale(category: int, _value: Any = None) -> str:
         return locale.setlocale(category)
 
     @staticmethod
@@ -64,15 +64,15 @@ class _FirstSys(_views._Sys):
         scratch = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
         self.__dict__["_scratch"] = scratch
 
-    @property
+    @property  # type: ignore[misc]  # nobody sets it
     def stdout(self) -> Any:
         return self.__dict__["_scratch"]
 
-    @property
+    @property  # type: ignore[misc]
     def stderr(self) -> Any:
         return sys.stderr
 
-    @property
+    @property  # type: ignore[misc]
     def stdin(self) -> Any:
         return self.__dict__["_scratch"]
 
@@ -122,11 +122,12 @@ def _import_with(name: str, views: dict[str, Any]) -> None:
     first = _FirstSys() if name == "ansible.utils.display" else None
 
     def import_(asked: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:  # noqa: A002
+        top = asked.partition(".")[0]  # `import os.path` binds `os`
         if level == 0 and not fromlist:
-            if asked == "sys" and first is not None:
+            if top == "sys" and first is not None:
                 return first
-            if asked in views:
-                return views[asked]
+            if top in views:
+                return views[top]
         return builtins.__import__(asked, globals, locals, fromlist, level)
 
     space = module.__dict__

@@ -85,7 +85,7 @@ def rpc_operation(original: Any, _site: str) -> Any:
             super().__init__(**fields)
             scene = _scene.current()
             if scene is not None:
-                self.event = _WakingEvent(self.event, scene)
+                self.event: Any = _WakingEvent(self.event, scene)
 
     return Waking
 
@@ -134,6 +134,19 @@ def cleanup_workers(_original: Any, _site: str) -> Any:
         _join(left, 0.0 if scene is not None and scene.stop.urgent else GRACE)
         for worker in left:
             worker.abandon()
+
+    return cleanup
+
+
+def cleanup_play(original: Any, _site: str) -> Any:
+    """Upstream leaves its lock file for the end of the process to close."""
+
+    @functools.wraps(original)
+    def cleanup(tqm: Any) -> None:
+        try:
+            original(tqm)
+        finally:
+            tqm._connection_lockfile.close()
 
     return cleanup
 

@@ -46,6 +46,7 @@ class Scene:
         environ: Mapping[str, str] | None = None,
         passwords: Mapping[str, str] | None = None,
         vault_password: str | None = None,
+        modules: str = "auto",
     ) -> None:
         self.ident = ident
         self.stop = stop
@@ -56,6 +57,8 @@ class Scene:
         self.environ: dict[str, str] | None = None if environ is None else dict(environ)
         self.passwords = dict(passwords or {})
         self.vault_password = vault_password
+        self.modules = modules
+        """How modules for the local connection are run: see `forkless.modules.MODE`."""
         self.state: dict[Any, Any] = {}
         """What the stand-ins of `_isolation` keep for this run, by a key of their own."""
         self.loader_lock = threading.RLock()

@@ -3,49 +3,25 @@
 Every place where ansible-core is touched.
 
 A seam has a site, a reason, a stand-in and, in fingerprints.json, the look of what it replaces in each minor that we know.
-`installed()` puts all of them in and takes them out again, newest first.
+`_stitch` puts them in and takes them out again; where the minors differ, the seam says which it is for.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
-import hashlib
-import importlib
-import importlib.metadata
-import importlib.resources
-import inspect
-import io
-import json
-import os
-import tokenize
-import types
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from forkless._errors import SeamError, UnsupportedError
-from forkless.engines import _isolation, _runtime, _views, _worker
+from forkless import modules
+from forkless.engines import _isolation, _plugins, _runtime, _views, _worker
+from forkless.engines._stitch import KNOWN, Seam
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-__all__ = ["KNOWN", "SEAMS", "Seam", "check", "installed", "look", "version"]
+__all__ = ["SEAMS"]
 
-KNOWN = ("2.18", "2.19", "2.20", "2.21")
 SINCE_2_19 = KNOWN[1:]
 SINCE_2_21 = KNOWN[3:]
-
-
-@dataclass(frozen=True)
-class Seam:
-    """One name in ansible-core, why it cannot stay what it is, and what takes its place."""
-
-    site: str
-    why: str
-    stand_in: Callable[[Any, str], Any]
-    minors: tuple[str, ...] = KNOWN
-    optional: bool = False
-    """The attribute is set on instances only, so there is nothing to find on the class before."""
 
 
 def view(of: Any) -> Callable[[Any, str], Any]:
@@ -120,6 +96,11 @@ SEAMS: tuple[Seam, ...] = (
     Seam("ansible.executor.task_queue_manager:TaskQueueManager.load_callbacks", "events", _runtime.load_callbacks),
     Seam("ansible.executor.task_queue_manager:TaskQueueManager.run", "stop between plays", _runtime.checks_stop),
     Seam(
+        "ansible.executor.task_queue_manager:TaskQueueManager.cleanup",
+        "leaves a descriptor open until the process ends",
+        _runtime.cleanup_play,
+    ),
+    Seam(
         "ansible.executor.task_queue_manager:TaskQueueManager._cleanup_processes",
         "a worker that does not end is abandoned and named",
         _runtime.cleanup_workers,
@@ -172,7 +153,12 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_DISPLAY}.set_queue", "refuses to be called in the parent process", _isolation.set_queue),
     Seam(f"{_DISPLAY}.prompt_until", "the answer goes to who asked", _isolation.prompt_until),
     Seam(f"{_DISPLAY}.verbosity", _IMPLICIT, _isolation.per_run(lambda _: 0), optional=True),
-    Seam(f"{_DISPLAY}._warns", "said once in each run", _isolation.per_run(_isolation.fresh_like_outside("_warns")), optional=True),
+    Seam(
+        f"{_DISPLAY}._warns",
+        "said once in each run",
+        _isolation.per_run(_isolation.fresh_like_outside("_warns")),
+        optional=True,
+    ),
     Seam(
         f"{_DISPLAY}._deprecations",
         "said once in each run",
@@ -188,7 +174,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam(
         "ansible.utils.display:_report_config_warnings",
         "empties a list that every worker looks at",
-        _isolation.locked("loader_lock"),
+        _plugins.locked("loader_lock"),
         SINCE_2_21,
     ),
     # -- the command line and what is remembered of it
@@ -196,6 +182,11 @@ SEAMS: tuple[Seam, ...] = (
     Seam("ansible.context:_init_global_context", "a singleton: keeps the first run's", _isolation.init_cli_args),
     Seam("ansible.cli:sys", "the run's output", view(_views.sys_view)),
     Seam("ansible.cli:subprocess", "children of the run", view(_views.subprocess_view)),
+    Seam(
+        "ansible.cli.arguments.option_helpers:ArgumentParser._print_message",
+        "help and errors go to the run's output",
+        _isolation.print_message,
+    ),
     Seam("ansible.cli:CLI.ask_passwords", "a run that was given its passwords", _isolation.ask_passwords),
     Seam("ansible.cli:CLI.setup_vault_secrets", "a run that was given its vault password", _isolation.vault_secrets),
     Seam("ansible.vars.manager:load_extra_vars", _IMPLICIT, _isolation.not_cached("extra_vars")),
@@ -212,39 +203,50 @@ SEAMS: tuple[Seam, ...] = (
     Seam("ansible.config.manager:os", "ANSIBLE_* of the run", view(_views.os_view)),
     # -- plugins
     *(
-        Seam(f"{_LOADER}.{name}", "grows with every run and is searched by name", _isolation.per_run(fresh), optional=True)
+        Seam(
+            f"{_LOADER}.{name}",
+            "grows with every run and is searched by name",
+            _isolation.per_run(fresh),
+            optional=True,
+        )
         for name, fresh in (
             ("_extra_dirs", lambda _: []),
             ("_paths", lambda _: None),
             ("_plugin_path_cache", lambda _: collections.defaultdict(dict)),
-            ("_module_cache", lambda _: {}),
             ("_searched_paths", lambda _: set()),
             ("_plugin_instance_cache", lambda loader: {} if loader.subdir == "vars_plugins" else None),
             ("_cached_non_collection_wrappers", lambda _: {}),
         )
     ),
-    Seam(f"{_LOADER}._load_module_source", "named by file name alone, kept for ever", _isolation.load_module_source),
-    Seam("ansible.plugins.loader:warnings", "filters are the program's", _isolation.quiet_warnings),
+    Seam(
+        f"{_LOADER}._module_cache",
+        "module-level state of a plugin was the worker's own",
+        _isolation.per_run(lambda _: {}, by_worker=True),
+        optional=True,
+    ),
+    Seam(f"{_LOADER}._load_module_source", "named by file name alone, kept for ever", _plugins.load_module_source),
+    Seam("ansible.plugins.loader:warnings", "filters are the program's", _plugins.quiet_warnings),
     Seam(
         "ansible.plugins.loader:_configure_collection_loader",
         "there is one finder in a process",
-        _isolation.collection_loader,
+        _plugins.collection_loader,
     ),
     *(
-        Seam(f"{_LOADER}.{name}", "has no lock of its own", _isolation.locked("loader_lock"))
+        Seam(f"{_LOADER}.{name}", "has no lock of its own", _plugins.locked("loader_lock"))
         for name in ("get_with_context", "find_plugin_with_context", "add_directory", "_clear_caches", "has_plugin")
     ),
     *(
-        Seam(f"{_JINJA}.{name}", "has no lock of its own", _isolation.locked("loader_lock"))
+        Seam(f"{_JINJA}.{name}", "has no lock of its own", _plugins.locked("loader_lock"))
         for name in ("get_with_context", "_ensure_non_collection_wrappers", "get_contained_plugins", "_clear_caches")
     ),
-    Seam(f"{_LOADER}.all", "has no lock of its own", _isolation.locked_generator("loader_lock")),
-    Seam(f"{_JINJA}.all", "has no lock of its own", _isolation.locked_generator("loader_lock")),
+    Seam(f"{_JINJA}.get_with_context", "module-level state of a plugin was the worker's own", _plugins.private_filter),
+    Seam(f"{_LOADER}.all", "has no lock of its own", _plugins.locked_generator("loader_lock")),
+    Seam(f"{_JINJA}.all", "has no lock of its own", _plugins.locked_generator("loader_lock")),
     # -- variables, inventory, files
+    Seam(f"{_VARS}.get_vars", _SNAPSHOT, _worker.snapshot_of_vars),
     *(
-        Seam(f"{_VARS}.{name}", _SNAPSHOT, _isolation.locked("vars_lock"))
+        Seam(f"{_VARS}.{name}", _SNAPSHOT, _plugins.locked("vars_lock"))
         for name in (
-            "get_vars",
             "clear_facts",
             "set_host_facts",
             "set_nonpersistent_facts",
@@ -252,8 +254,16 @@ SEAMS: tuple[Seam, ...] = (
         )
     ),
     *(
-        Seam(f"{_INVENTORY}.{name}", _SNAPSHOT, _isolation.locked("vars_lock"))
-        for name in ("get_hosts", "get_host", "get_groups_dict", "reconcile_inventory", "refresh_inventory", "add_host", "add_group")
+        Seam(f"{_INVENTORY}.{name}", _SNAPSHOT, _plugins.locked("vars_lock"))
+        for name in (
+            "get_hosts",
+            "get_host",
+            "get_groups_dict",
+            "reconcile_inventory",
+            "refresh_inventory",
+            "add_host",
+            "add_group",
+        )
     ),
     Seam(
         "ansible.parsing.dataloader:DataLoader.path_dwim_relative",
@@ -262,7 +272,12 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam("ansible.constants:__class__", "one folder for local files in each run", _isolation.constants_class),
     *(
-        Seam(f"ansible.plugins.vars.host_group_vars:{name}", "never looks twice", _isolation.per_run_container(kind), minors)
+        Seam(
+            f"ansible.plugins.vars.host_group_vars:{name}",
+            "never looks twice",
+            _isolation.per_run_container(kind),
+            minors,
+        )
         for name, kind, minors in (
             ("CANONICAL_PATHS", dict, KNOWN),
             ("FOUND", dict, KNOWN),
@@ -290,147 +305,6 @@ SEAMS: tuple[Seam, ...] = (
         "lockf does not part threads",
         _isolation.connection_unlock,
     ),
+    # -- modules in this process, where nothing can be started or when that was asked for
+    *(Seam(*touch) for touch in modules.STAND_INS),
 )
-
-
-# -- versions -----------------------------------------------------------------------------------------------------
-
-
-def version() -> str:
-    try:
-        return importlib.metadata.version("ansible-core")
-    except importlib.metadata.PackageNotFoundError:
-        raise UnsupportedError("ansible-core is not installed; pip install ansible-core") from None
-
-
-def minor(full: str) -> str:
-    return ".".join(full.split(".")[:2])
-
-
-def for_minor(which: str) -> list[Seam]:
-    """An unknown minor is taken for the newest that we know."""
-    which = which if which in KNOWN else KNOWN[-1]
-    return [seam for seam in SEAMS if which in seam.minors]
-
-
-def _find(site: str) -> tuple[Any, str]:
-    """The owner and the name of a site; raises when a step of the way is missing."""
-    module, _, path = site.partition(":")
-    owner: Any = importlib.import_module(module)
-    *steps, name = path.split(".")
-    for step in steps:
-        owner = getattr(owner, step)
-    return owner, name
-
-
-def look(seam: Seam) -> str:
-    """A short word for what stands at the site now: a hash of its source, or what kind of thing it is."""
-    try:
-        owner, name = _find(seam.site)
-        thing = inspect.getattr_static(owner, name)
-    except (ImportError, AttributeError):
-        if seam.optional and _exists(seam.site):
-            return "instance attribute"
-        return "missing"
-    if isinstance(thing, types.ModuleType):
-        return f"module {thing.__name__}"
-    if isinstance(thing, staticmethod | classmethod):
-        thing = thing.__func__
-    if not callable(thing) or name == "__class__":
-        return type(thing).__name__
-    try:
-        source = inspect.getsource(thing)
-    except (OSError, TypeError):
-        return type(thing).__name__
-    words = [
-        token.string
-        for token in tokenize.generate_tokens(io.StringIO(inspect.cleandoc(source)).readline)
-        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-    ]
-    return hashlib.sha256(" ".join(words).encode()).hexdigest()[:12]
-
-
-def _exists(site: str) -> bool:
-    try:
-        _find(site)
-    except (ImportError, AttributeError):
-        return False
-    return True
-
-
-def fingerprints() -> dict[str, dict[str, str]]:
-    text = importlib.resources.files("forkless.engines").joinpath("fingerprints.json").read_text()
-    loaded: dict[str, dict[str, str]] = json.loads(text)
-    return loaded
-
-
-def moved(full: str) -> list[str]:
-    """The seams that are not what they were in the minor (or, for an unknown one, in the newest) that we know."""
-    which = minor(full) if minor(full) in KNOWN else KNOWN[-1]
-    known = fingerprints().get(which, {})
-    lines = []
-    for seam in for_minor(which):
-        now, then = look(seam), known.get(seam.site)
-        if now != then:
-            lines.append(f"{seam.site}: {'is gone' if now == 'missing' else 'has changed'} ({seam.why})")
-    return lines
-
-
-def check() -> None:
-    """Refuse an ansible-core that we do not know. Called with nothing installed."""
-    full = version()
-    if minor(full) in KNOWN:
-        gone = [seam.site + ": is gone" for seam in for_minor(minor(full)) if look(seam) == "missing"]
-        if gone:
-            raise SeamError(full, gone)
-        return
-    if os.environ.get("FORKLESS_ALLOW_UNKNOWN") == "1":
-        return
-    raise SeamError(full, moved(full))
-
-
-# -- in and out ---------------------------------------------------------------------------------------------------
-
-_GONE = object()
-
-
-@contextlib.contextmanager
-def installed() -> Iterator[None]:
-    """All seams in; and out again, newest first, whatever happened."""
-    undo: list[Callable[[], None]] = []
-    try:
-        for seam in for_minor(minor(version())):
-            undo.append(_put(seam))
-        yield
-    finally:
-        _isolation.undress_all()
-        while undo:
-            undo.pop()()
-
-
-def _put(seam: Seam) -> Callable[[], None]:
-    try:
-        owner, name = _find(seam.site)
-        original = inspect.getattr_static(owner, name)
-    except (ImportError, AttributeError):
-        if not (seam.optional and _exists(seam.site)):
-            if minor(version()) not in KNOWN:
-                return lambda: None  # the user insisted; the rest may do
-            raise SeamError(version(), [f"{seam.site}: is gone ({seam.why})"]) from None
-        owner, name = _find(seam.site)
-        original = _GONE
-    if name == "__class__":
-        original = type(owner)
-    stand_in = seam.stand_in(None if original is _GONE else original, seam.site)
-    inherited = original is not _GONE and name != "__class__" and name not in vars(owner)
-    setattr(owner, name, stand_in)
-
-    def take_out() -> None:
-        if original is _GONE or inherited:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, original)
-
-    return take_out
-
-

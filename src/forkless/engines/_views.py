@@ -237,7 +237,7 @@ class _Subprocess(View):
     def check_call(self, *args: Any, **kwargs: Any) -> Any:
         code = self.call(*args, **kwargs)
         if code:
-            raise subprocess.CalledProcessError(code, kwargs.get("args", args[0] if args else None))
+            raise subprocess.CalledProcessError(code, args[0] if args else kwargs["args"])
         return 0
 
     def check_output(self, *args: Any, **kwargs: Any) -> Any:

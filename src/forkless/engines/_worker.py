@@ -8,8 +8,10 @@ process did around it (copying, detaching, ending) is done here by name.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import copy
+import functools
 import io
 import itertools
 import pickle
@@ -21,6 +23,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from forkless import modules, ssh
 from forkless.engines import _scene, _threads
 from forkless.engines._reach import Reach, WorkerStopped
 
@@ -42,8 +45,12 @@ class _HardExit(BaseException):
 class Answers(queue.SimpleQueue):  # type: ignore[type-arg]
     """Answers to the worker's prompts; an error among them is raised where it is read."""
 
-    def get(self, *args: Any, **kwargs: Any) -> Any:
-        answer = super().get(*args, **kwargs)
+    def get(self, *_args: Any, **_kwargs: Any) -> Any:
+        while True:
+            # In slices: an exception that is sent to a thread is seen only between them.
+            with contextlib.suppress(queue.Empty):
+                answer = super().get(timeout=0.25)
+                break
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -69,7 +76,7 @@ def private_vars(value: Any) -> Any:
     if kind is set:
         return set(value)
     if isinstance(value, dict) and _is_ansible(kind):
-        twin = copy.copy(value)
+        twin: Any = copy.copy(value)
         for key, one in dict.items(value):
             if type(one) not in _ATOMS:
                 dict.__setitem__(twin, key, private_vars(one))
@@ -81,6 +88,26 @@ def private_vars(value: Any) -> Any:
                 list.__setitem__(twin, place, private_vars(one))
         return twin
     return value
+
+
+def copy_task(task: Any) -> Any:
+    """Templating rewrites a task's attributes, and its parents'; with the linear strategy all hosts share one."""
+    return task.copy(exclude_tasks=True)
+
+
+def snapshot_of_vars(original: Any, _site: str) -> Any:
+    """get_vars: one at a time, and what a worker gets of it (hostvars, delegated vars) is the worker's own."""
+
+    @functools.wraps(original)
+    def get_vars(*args: Any, **kwargs: Any) -> Any:
+        scene = _scene.current()
+        if scene is None:
+            return original(*args, **kwargs)
+        with scene.vars_lock:
+            found = original(*args, **kwargs)
+            return found if _scene.current_worker() is None else private_vars(found)
+
+    return get_vars
 
 
 _ATOMS = {str, int, float, bool, bytes, type(None), tuple}
@@ -109,6 +136,9 @@ class Worker:
         self.reach = Reach()
         self.streams: dict[str, Any] = {}
         self.environ: dict[str, str] | None = None
+        self.state: dict[Any, Any] = {}
+        self.at_end: list[Callable[[], None]] = []
+        self.answered = False
         self.on_alarm: Any = signal.SIG_DFL
         self.since = 0.0
         self.thread: threading.Thread | None = None
@@ -162,7 +192,10 @@ class Worker:
                 self.reach.begin()
                 try:
                     # An empty context: what the strategy's thread has open in its own is not this worker's.
-                    contextvars.Context().run(self.run)
+                    context = contextvars.Context()
+                    context.run(ssh.RUN.set, self.scene.ident)
+                    context.run(modules.MODE.set, self.scene.modules)
+                    context.run(self.run)
                 finally:
                     self.reach.end()
                     self.alarm(0)
@@ -178,7 +211,8 @@ class Worker:
             self._say(traceback.format_exc())
         finally:
             if not self._done.is_set():
-                self.exitcode = code
+                # Upstream has ways out that send no result; the strategy would wait for it for ever.
+                self.exitcode = code if self.answered or code else 1
             self._done.set()
             self.scene.workers.discard(self)
             self.scene.woken.set()
@@ -188,6 +222,9 @@ class Worker:
 
     def _leave(self) -> None:
         """Give back what the worker had; upstream's class adds to it."""
+        while self.at_end:
+            self.at_end.pop()()
+        self.state.clear()
 
     def _say(self, text: str) -> None:
         stream = self.scene.stderr or sys.stderr
@@ -241,13 +278,13 @@ def _carrying(error: BaseException) -> type[BaseException]:
     return type(kind.__name__, (kind,), {"__init__": __init__, "__module__": kind.__module__})
 
 
-def make_worker(upstream: type) -> type:
+def make_worker(upstream: Any) -> type:
     """ansible-core's WorkerProcess with a thread in place of the process. `run` and `_run` are upstream's."""
     module = sys.modules[upstream.__module__]
-    display = module.display  # type: ignore[attr-defined]
+    display = module.display
 
-    class ThreadWorker(Worker, upstream):  # type: ignore[misc, valid-type]
-        run = upstream.run  # type: ignore[attr-defined]
+    class ThreadWorker(Worker, upstream):  # type: ignore[misc]
+        run = upstream.run
 
         def __init__(
             self,
@@ -267,7 +304,7 @@ def make_worker(upstream: type) -> type:
             self._final_q = final_q
             self._task_vars = private_vars(task_vars)
             self._host = copy.copy(host)  # `run` empties its vars and groups
-            self._task = task.copy(exclude_tasks=True)  # templating rewrites its attributes, and its parents'
+            self._task = copy_task(task)
             self._play_context = copy.copy(play_context)  # connections write to it
             self._loader = copy.copy(loader)
             self._loader._tempfiles = set()  # cleaned per worker, not per run
@@ -285,7 +322,7 @@ def make_worker(upstream: type) -> type:
         close = Worker.close
         terminate = Worker.terminate
         kill = Worker.kill
-        pid = None
+        pid = 0  # upstream's is a property without a setter
         exitcode = None
 
         def __repr__(self) -> str:
@@ -302,16 +339,14 @@ def make_worker(upstream: type) -> type:
             failure = sys.exc_info()[1]
             if isinstance(failure, WorkerStopped):
                 raise failure
-            upstream_exit = getattr(upstream, "_hard_exit")  # noqa: B009  # mypy sees a bare type
-            try:
-                upstream_exit(self, error)  # says it, then calls os._exit, which the view turns into SystemExit
-            except SystemExit:
-                pass
+            with contextlib.suppress(SystemExit):
+                upstream._hard_exit(self, error)  # says it, then calls os._exit, which the view turns into SystemExit
             raise _HardExit
 
         def _leave(self) -> None:
             self._loader.cleanup_all_tmp_files()
             self._task_vars = {}
+            super()._leave()
 
         def _say(self, text: str) -> None:
             display.error(text)
@@ -325,7 +360,7 @@ def _closed_stdin() -> io.StringIO:
     return stream
 
 
-def make_queue(upstream: type) -> type:
+def make_queue(upstream: Any) -> type:
     """
     ansible-core's FinalQueue in memory.
 
@@ -334,9 +369,15 @@ def make_queue(upstream: type) -> type:
     and no half-written message when a worker is interrupted.
     """
 
-    class MemoryQueue(upstream):  # type: ignore[misc, valid-type]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
+    class MemoryQueue(upstream):  # type: ignore[misc]
+        def __init__(self, *_args: Any, **_kwargs: Any) -> None:
             self._items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+        def send_task_result(self, *args: Any, **kwargs: Any) -> None:
+            super().send_task_result(*args, **kwargs)
+            worker = _scene.current_worker()
+            if worker is not None:
+                worker.answered = True
 
         def put(self, item: Any) -> None:
             self._items.put(pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL))
@@ -370,5 +411,3 @@ def on_stop(scene: Scene) -> Callable[[], None]:
         scene.woken.set()
 
     return tell
-
-

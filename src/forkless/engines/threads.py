@@ -9,12 +9,13 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from forkless import modules, ssh
 from forkless._errors import StuckWorkerError
 from forkless._events import Status
 from forkless._result import Outcome
-from forkless.engines import _callback, _gate, _scene, _seams, _threads, _worker
+from forkless.engines import _callback, _gate, _plugins, _scene, _seams, _stitch, _threads, _views, _worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,12 +37,24 @@ _checked = False
 def _seams_installed() -> Iterator[None]:
     global _checked  # noqa: PLW0603  # once for a process; what is installed does not change under it
     if not _checked:
-        _seams.check()
+        _stitch.check(_seams.SEAMS)
         _checked = True
-    with _seams.installed():
-        yield
+    with _stitch.installed(_seams.SEAMS):
+        modules.VIEWS.update(_VIEWS)
+        try:
+            yield
+        finally:
+            modules.VIEWS.clear()
+            _plugins.undress_all()
 
 
+# What a module that runs in this process imports under these names: sleeps and children that can be ended.
+_VIEWS = {
+    "signal": _views.signal_view,
+    "subprocess": _views.subprocess_view,
+    "threading": _views.threading_view,
+    "time": _views.time_view,
+}
 _stage = _gate.Gate(_seams_installed)
 
 
@@ -72,10 +85,19 @@ def call_cli(scene: Scene, command: str, argv: list[str], cli: Callable[[], Any]
 
 @contextlib.contextmanager
 def staged(
-    scene: Scene, *, config: dict[str, str], wait: bool = True, ours: bool = False, watch: Callable[[], None] | None = None
+    scene: Scene,
+    *,
+    config: dict[str, str],
+    wait: bool = True,
+    ours: bool = False,
 ) -> Iterator[None]:
     """Everything around a run: the gate, the seams, the scene, being told to stop, and tidying up afterwards."""
-    with _stage.passed(config, stop=scene.stop, wait=wait, ours=ours), _scene.enter(scene):
+    with (
+        _scene.enter_worker(scene, None),  # ansible-core may be imported on the way in, under this run's environment
+        _stage.passed(config, stop=scene.stop, wait=wait, ours=ours),
+        _scene.enter(scene),
+        ssh.kept(scene.ident),
+    ):
         forget = scene.stop.listen(_worker.on_stop(scene))
         try:
             yield
@@ -105,7 +127,7 @@ class Watchdog:
         self._seen: set[int] = set()
         self._thread = threading.Thread(target=self._watch, name=f"forkless-watchdog-{scene.ident[:8]}", daemon=True)
 
-    def __enter__(self) -> Watchdog:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -149,6 +171,7 @@ class ThreadsEngine:
             environ={**os.environ, **spec.env} if spec.env else None,
             passwords=spec.passwords,
             vault_password=spec.vault_password,
+            modules=spec.modules,
         )
         scene.callbacks.append(_once(lambda: _callback.make_callback(listener)))
         cwd, books = str(spec.cwd), [str(book) for book in spec.playbook or ()]  # type: ignore[union-attr]
