@@ -111,7 +111,10 @@ def _signals(stop: Stop) -> Iterator[None]:
         raise KeyboardInterrupt
 
     def on_terminate(number: int, _frame: Any) -> None:
+        from forkless.engines import _reach
+
         stop.request()
+        _reach.wait_for_ended_groups()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -14,13 +14,14 @@ import functools
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import types
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from forkless.engines import _scene
+from forkless.engines import _scene, _views
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,6 +159,20 @@ def not_cached(attribute: str) -> Callable[[Any, str], Any]:
         return load
 
     return stand_in
+
+
+def print_message(original: Any, _site: str) -> Any:
+    """argparse prints help and errors to the program's own streams."""
+
+    @functools.wraps(original)
+    def say(parser: Any, message: str, file: Any = None) -> None:
+        if file is None or file is sys.stderr:
+            file = _views.sys_view.stderr
+        elif file is sys.stdout:
+            file = _views.sys_view.stdout
+        original(parser, message, file)
+
+    return say
 
 
 def ask_passwords(original: Any, _site: str) -> Any:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
+@functools.lru_cache(maxsize=4096)
 def _own_files(path: str) -> bool:
     """Whether a plugin's file comes with ansible-core, whose modules one process may share."""
     import ansible

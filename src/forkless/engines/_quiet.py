@@ -122,11 +122,12 @@ def _import_with(name: str, views: dict[str, Any]) -> None:
     first = _FirstSys() if name == "ansible.utils.display" else None
 
     def import_(asked: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:  # noqa: A002
+        top = asked.partition(".")[0]  # `import os.path` binds `os`
         if level == 0 and not fromlist:
-            if asked == "sys" and first is not None:
+            if top == "sys" and first is not None:
                 return first
-            if asked in views:
-                return views[asked]
+            if top in views:
+                return views[top]
         return builtins.__import__(asked, globals, locals, fromlist, level)
 
     space = module.__dict__

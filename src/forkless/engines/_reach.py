@@ -13,15 +13,18 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import threading
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator
 
-__all__ = ["Reach", "WorkerStopped"]
+__all__ = ["Reach", "WorkerStopped", "wait_for_ended_groups"]
+
+_INSISTING = "forkless-end-children"
+GRACE = 5.0
 
 
 class WorkerStopped(BaseException):
@@ -123,7 +126,7 @@ def end_groups(children: list[subprocess.Popen[bytes]]) -> None:
     """End children with their whole process groups, which are their own: `_views.Popen` saw to that."""
     alive = [child for child in children if child.returncode is None and _kill(child, signal.SIGTERM)]
     if alive:
-        threading.Thread(target=_insist, args=(alive,), name="forkless-end-children", daemon=True).start()
+        threading.Thread(target=_insist, args=(alive,), name=_INSISTING, daemon=True).start()
 
 
 def _insist(children: list[subprocess.Popen[bytes]]) -> None:
@@ -133,6 +136,16 @@ def _insist(children: list[subprocess.Popen[bytes]]) -> None:
         time.sleep(0.02)
     for child in children:
         _kill(child, signal.SIGKILL)
+        # The worker that would have waited for it may be gone: no zombie is left.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(GRACE)
+
+
+def wait_for_ended_groups() -> None:
+    """For who is about to end the process: what is being ended now has been ended."""
+    for thread in threading.enumerate():
+        if thread.name == _INSISTING:
+            thread.join(GRACE)
 
 
 def _kill(child: subprocess.Popen[bytes], number: signal.Signals) -> bool:

@@ -138,6 +138,19 @@ def cleanup_workers(_original: Any, _site: str) -> Any:
     return cleanup
 
 
+def cleanup_play(original: Any, _site: str) -> Any:
+    """Upstream leaves its lock file for the end of the process to close."""
+
+    @functools.wraps(original)
+    def cleanup(tqm: Any) -> None:
+        try:
+            original(tqm)
+        finally:
+            tqm._connection_lockfile.close()
+
+    return cleanup
+
+
 def _join(workers: list[Any], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for worker in workers:

@@ -96,6 +96,11 @@ SEAMS: tuple[Seam, ...] = (
     Seam("ansible.executor.task_queue_manager:TaskQueueManager.load_callbacks", "events", _runtime.load_callbacks),
     Seam("ansible.executor.task_queue_manager:TaskQueueManager.run", "stop between plays", _runtime.checks_stop),
     Seam(
+        "ansible.executor.task_queue_manager:TaskQueueManager.cleanup",
+        "leaves a descriptor open until the process ends",
+        _runtime.cleanup_play,
+    ),
+    Seam(
         "ansible.executor.task_queue_manager:TaskQueueManager._cleanup_processes",
         "a worker that does not end is abandoned and named",
         _runtime.cleanup_workers,
@@ -177,6 +182,11 @@ SEAMS: tuple[Seam, ...] = (
     Seam("ansible.context:_init_global_context", "a singleton: keeps the first run's", _isolation.init_cli_args),
     Seam("ansible.cli:sys", "the run's output", view(_views.sys_view)),
     Seam("ansible.cli:subprocess", "children of the run", view(_views.subprocess_view)),
+    Seam(
+        "ansible.cli.arguments.option_helpers:ArgumentParser._print_message",
+        "help and errors go to the run's output",
+        _isolation.print_message,
+    ),
     Seam("ansible.cli:CLI.ask_passwords", "a run that was given its passwords", _isolation.ask_passwords),
     Seam("ansible.cli:CLI.setup_vault_secrets", "a run that was given its vault password", _isolation.vault_secrets),
     Seam("ansible.vars.manager:load_extra_vars", _IMPLICIT, _isolation.not_cached("extra_vars")),

@@ -45,8 +45,12 @@ class _HardExit(BaseException):
 class Answers(queue.SimpleQueue):  # type: ignore[type-arg]
     """Answers to the worker's prompts; an error among them is raised where it is read."""
 
-    def get(self, *args: Any, **kwargs: Any) -> Any:
-        answer = super().get(*args, **kwargs)
+    def get(self, *_args: Any, **_kwargs: Any) -> Any:
+        while True:
+            # In slices: an exception that is sent to a thread is seen only between them.
+            with contextlib.suppress(queue.Empty):
+                answer = super().get(timeout=0.25)
+                break
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -84,6 +88,11 @@ def private_vars(value: Any) -> Any:
                 list.__setitem__(twin, place, private_vars(one))
         return twin
     return value
+
+
+def copy_task(task: Any) -> Any:
+    """Templating rewrites a task's attributes, and its parents'; with the linear strategy all hosts share one."""
+    return task.copy(exclude_tasks=True)
 
 
 def snapshot_of_vars(original: Any, _site: str) -> Any:
@@ -295,7 +304,7 @@ def make_worker(upstream: Any) -> type:
             self._final_q = final_q
             self._task_vars = private_vars(task_vars)
             self._host = copy.copy(host)  # `run` empties its vars and groups
-            self._task = task.copy(exclude_tasks=True)  # templating rewrites its attributes, and its parents'
+            self._task = copy_task(task)
             self._play_context = copy.copy(play_context)  # connections write to it
             self._loader = copy.copy(loader)
             self._loader._tempfiles = set()  # cleaned per worker, not per run

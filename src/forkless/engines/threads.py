@@ -92,7 +92,12 @@ def staged(
     ours: bool = False,
 ) -> Iterator[None]:
     """Everything around a run: the gate, the seams, the scene, being told to stop, and tidying up afterwards."""
-    with _stage.passed(config, stop=scene.stop, wait=wait, ours=ours), _scene.enter(scene), ssh.kept(scene.ident):
+    with (
+        _scene.enter_worker(scene, None),  # ansible-core may be imported on the way in, under this run's environment
+        _stage.passed(config, stop=scene.stop, wait=wait, ours=ours),
+        _scene.enter(scene),
+        ssh.kept(scene.ident),
+    ):
         forget = scene.stop.listen(_worker.on_stop(scene))
         try:
             yield

@@ -9,6 +9,7 @@ the same (exit code, sentinel, join), as after a kill; the thread is left behind
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import sys
@@ -16,8 +17,10 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from forkless.multiprocessing._life import Life
+if TYPE_CHECKING:
+    from forkless.multiprocessing._life import Life
 
 __all__ = ["Abandoned", "Stop", "Stopper", "abandoned"]
 
@@ -102,10 +105,8 @@ class Stopper:
             if not self.gone:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), ctypes.py_object(Stop))
         for turn in list(self._life.waits):
-            try:
+            with contextlib.suppress(RuntimeError):  # it was awake already
                 turn.release()
-            except RuntimeError:
-                pass  # it was awake already
 
     def report(self) -> Abandoned:
         frame = sys._current_frames().get(self._ident)

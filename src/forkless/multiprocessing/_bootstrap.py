@@ -11,13 +11,13 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
-from multiprocessing import context, util
 from multiprocessing import process as stdlib_process
 from typing import Any
 
 from forkless.multiprocessing._abandoned import Stop
 from forkless.multiprocessing._handover import give_back_queues
 from forkless.multiprocessing._life import Life, Ticket, here
+from forkless.multiprocessing._stdlib import context, process, util
 
 __all__ = ["ParentProcess", "bootstrap", "empty_pockets", "report"]
 
@@ -33,21 +33,21 @@ def bootstrap(self: Process, parent_sentinel: int | None = None) -> int:  # noqa
     try:
         try:
             if self._start_method is not None:
-                context._force_start_method(self._start_method)  # type: ignore[attr-defined]
+                context._force_start_method(self._start_method)
             _run_after_forkers(life)
-            util.info("child process calling self.run()")  # type: ignore[no-untyped-call]
+            util.info("child process calling self.run()")
             self.run()
             exitcode = 0
         except Stop:
             raise
         except SystemExit as stop:
             exitcode = _exitcode(stop)
-        except BaseException:
+        except BaseException:  # noqa: BLE001  (it ends the child, not the program)
             report(self.name)
     finally:
         _leave(life)
-        util.info("process exiting with exitcode %d" % exitcode)  # type: ignore[no-untyped-call]  # noqa: UP031
-        util._flush_std_streams()  # type: ignore[attr-defined]
+        util.info("process exiting with exitcode %d" % exitcode)  # noqa: UP031
+        util._flush_std_streams()
     return exitcode
 
 
@@ -66,30 +66,30 @@ def report(name: str) -> None:
         return
     sys.stderr.write(f"Process {name}:\n")
     traceback.print_exc()
-    util._flush_std_streams()  # type: ignore[attr-defined]
+    util._flush_std_streams()
 
 
 def _run_after_forkers(life: Life) -> None:
     """For the objects that came in by pickle. Those that are shared by reference have not been through a fork."""
-    for (ticket, _, function), thing in sorted(util._afterfork_registry.items(), key=lambda item: item[0][0]):  # type: ignore[attr-defined]
+    for (ticket, _, function), thing in sorted(util._afterfork_registry.items(), key=lambda item: item[0][0]):
         if Ticket.owner_of(ticket) == life.pid:
             try:
                 function(thing)
-            except Exception as error:  # as the stdlib does: one of them must not keep the child from running
-                util.info("after forker raised exception %s", error)  # type: ignore[no-untyped-call]
+            except Exception as error:  # noqa: BLE001  as the stdlib does: one of them must not keep the child from running
+                util.info("after forker raised exception %s", error)
 
 
 def _leave(life: Life) -> None:
     """What an interpreter does at its exit, for one life: threads, finalizers, children, the other finalizers."""
     _join_threads(life)
     give_back_queues(life)
-    util._run_finalizers(0)  # type: ignore[attr-defined]
-    for child in stdlib_process.active_children():
+    util._run_finalizers(0)
+    for child in process.active_children():
         if child.daemon:
             child.terminate()
-    for child in stdlib_process.active_children():
+    for child in process.active_children():
         child.join()
-    util._run_finalizers()  # type: ignore[attr-defined]
+    util._run_finalizers()
 
 
 def _join_threads(life: Life) -> None:
@@ -120,18 +120,18 @@ def _belongs_to_a_pool(thread: threading.Thread) -> bool:
     return pools is not None and thread in pools._threads_queues
 
 
-def empty_pockets(process: Process) -> None:
+def empty_pockets(dead: Process) -> None:
     """Let go of everything the child was given, so that the other end of its pipes sees the end of it."""
-    for name in set(vars(process)) - _BOOKKEEPING:
-        vars(process).pop(name, None)
+    belongings = dead.__dict__
+    for name in set(belongings) - _BOOKKEEPING:
+        belongings.pop(name, None)
 
 
 class ParentProcess(stdlib_process._ParentProcess):  # type: ignore[name-defined,misc]
     """parent_process(), seen from a child."""
 
-    def __init__(self, life: Life) -> None:
-        assert life.parent is not None
-        self._life = life.parent
+    def __init__(self, parent: Life) -> None:
+        self._life = parent
         super().__init__(self._life.process.name, self._life.pid, None)
 
     def is_alive(self) -> bool:

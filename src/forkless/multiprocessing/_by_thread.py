@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterator
-from multiprocessing import context, util
-from types import CodeType
-from typing import Any
+from multiprocessing import context
+from typing import TYPE_CHECKING, Any
 
 from forkless.multiprocessing._life import MAIN, Ticket, here
+from forkless.multiprocessing._stdlib import util
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
 
 __all__ = [
     "Children",
@@ -117,7 +120,6 @@ def is_alive(stock: Any) -> Any:
 
 
 def ident_of(stock: property) -> property:
-    @property
     def ident(self: Any) -> Any:
         """Return identifier (PID) of process or `None` if it has yet to start"""
         if self is here().process:
@@ -125,18 +127,17 @@ def ident_of(stock: property) -> property:
             return getpid()
         return stock.__get__(self)
 
-    return ident
+    return property(ident)
 
 
 def sentinel_of(stock: property) -> property:
-    @property
     def sentinel(self: Any) -> Any:
         """Return a file descriptor suitable for waiting for process termination."""
         kept = stock.__get__(self)
         # Popen.sentinel is None in our own: the descriptor is opened when somebody asks for it.
         return self._popen.life.sentinel() if kept is None else kept
 
-    return sentinel
+    return property(sentinel)
 
 
 def repr_of(stock: Any) -> Any:
@@ -154,17 +155,17 @@ def repr_of(stock: Any) -> Any:
 
 def run_finalizers(minpriority: int | None = None) -> None:
     """multiprocessing.util._run_finalizers, for those that were made in this life."""
-    registry: dict[Any, Any] = util._finalizer_registry  # type: ignore[attr-defined]
+    registry: dict[Any, Any] = util._finalizer_registry
     me = here()
     mine = [key for key in list(registry) if Ticket.owner_of(key[1]) == me.pid]
     due = [key for key in mine if key[0] is not None and (minpriority is None or key[0] >= minpriority)]
     for key in sorted(due, reverse=True):
         finalizer = registry.get(key)
         if finalizer is not None:
-            util.sub_debug("calling %s", finalizer)  # type: ignore[no-untyped-call]
+            util.sub_debug("calling %s", finalizer)
             try:
                 finalizer()
-            except Exception:
+            except Exception:  # noqa: BLE001  (one of them must not keep the rest)
                 traceback.print_exc()
     if minpriority is None and me is MAIN:
         # The program ends. A child's objects live on in the program, and still need theirs.

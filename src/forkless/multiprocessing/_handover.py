@@ -17,12 +17,13 @@ import os
 import pickle
 import socket
 import time
-from multiprocessing import context, reduction, util
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue, SimpleQueue
 from typing import Any
 
 from forkless.multiprocessing._life import Life, Ticket, here
+from forkless.multiprocessing._stdlib import context, util
 
 __all__ = ["Duplicate", "by_copy", "by_reference", "give_back_queues", "unpack"]
 
@@ -73,29 +74,33 @@ def give_back_queues(life: Life) -> None:
     A child closes the queues it has put into when it ends. One that it was lent by reference is still in use by its
     owner: it is emptied into its pipe instead, as join() promises, and left to its owner to close.
     """
-    registry: dict[Any, Any] = util._finalizer_registry  # type: ignore[attr-defined]
+    registry: dict[Any, Any] = util._finalizer_registry
     for key in [key for key in list(registry) if Ticket.owner_of(key[1]) == life.pid]:
         close = registry.get(key)
-        queue = close._weakref() if close is not None and close._callback is Queue._finalize_close else None  # type: ignore[attr-defined]
+        queue: Any = (
+            close._weakref()
+            if close is not None and close._callback is vars(Queue)["_finalize_close"].__func__
+            else None
+        )
         owner = _maker(queue) if queue is not None else None
         if owner is None or owner == life.pid:
             continue
         for finalizer in (queue._close, queue._jointhread):
-            if isinstance(finalizer, util.Finalize) and finalizer.still_active():  # type: ignore[no-untyped-call]
+            if isinstance(finalizer, util.Finalize) and finalizer.still_active():
                 _change_owner(finalizer, owner)
         _wait_until_fed(queue)
 
 
 def _maker(queue: Any) -> int | None:
     """Who called its constructor; nobody, for one that was unpickled or duplicated."""
-    for ticket, ident, _ in list(util._afterfork_registry):  # type: ignore[attr-defined]
+    for ticket, ident, _ in list(util._afterfork_registry):
         if ident == id(queue):
             return Ticket.owner_of(ticket)
     return None
 
 
 def _change_owner(finalizer: Any, owner: int) -> None:
-    registry: dict[Any, Any] = util._finalizer_registry  # type: ignore[attr-defined]
+    registry: dict[Any, Any] = util._finalizer_registry
     priority, number = finalizer._key
     with contextlib.suppress(KeyError):  # it has run meanwhile
         del registry[finalizer._key]

@@ -17,12 +17,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forkless import _platform
 from forkless.multiprocessing import _life, _semlock, _shm
 from forkless.multiprocessing._seams import Seam, Undo, sew
+from forkless.multiprocessing._stdlib import context, process, util
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["install", "installed", "is_installed", "uninstall"]
 
@@ -124,7 +127,7 @@ def _import_stdlib() -> None:
 
 def _thread_seams() -> list[Seam]:
     from concurrent.futures import process as executor
-    from multiprocessing import context, heap, managers, process, synchronize, util
+    from multiprocessing import heap, managers, synchronize
 
     from forkless.multiprocessing import _by_thread as by
     from forkless.multiprocessing import _managers
@@ -135,7 +138,7 @@ def _thread_seams() -> list[Seam]:
     child = process.BaseProcess
     its_os = by.View(os, getpid=by.getpid)
     seams = [
-        Seam(context._concrete_contexts, "thread", ThreadContext(), "the start method itself"),  # type: ignore[attr-defined]
+        Seam(context._concrete_contexts, "thread", ThreadContext(), "the start method itself"),
         Seam(threading.Thread, "start", _life.inherit_life(threading.Thread.start), "a thread belongs to its child"),
         Seam(process, "_forkless_here", _life.here, "for the two bodies below"),
         Seam(process.current_process, "__code__", by.code_of("current_process"), per_process),
@@ -144,17 +147,19 @@ def _thread_seams() -> list[Seam]:
         Seam(process, "_children", by.Children(), per_process),
         Seam(process, "_process_counter", by.Counter(), per_process),
         Seam(process, "os", its_os, "a child knows its own children by the pid of their parent"),
-        Seam(child, "_bootstrap", _bootstrap_of(child._bootstrap), "the stdlib's writes module globals and closes stdin"),  # type: ignore[attr-defined]
+        Seam(
+            child, "_bootstrap", _bootstrap_of(child._bootstrap), "the stdlib's writes module globals and closes stdin"
+        ),
         Seam(child, "is_alive", by.is_alive(child.is_alive), asks_itself),
         Seam(child, "ident", by.ident_of(vars(child)["ident"]), asks_itself),
         Seam(child, "pid", by.ident_of(vars(child)["pid"]), asks_itself),
         Seam(child, "__repr__", by.repr_of(child.__repr__), asks_itself),
         Seam(child, "sentinel", by.sentinel_of(vars(child)["sentinel"]), "opens its descriptor when asked for it"),
-        Seam(context._default_context, "__class__", by.DefaultContext, "each child has a default start method"),  # type: ignore[attr-defined]
-        Seam(util, "_finalizer_counter", _life.Tickets(util._finalizer_counter), "whose finalizer is it"),  # type: ignore[attr-defined]
-        Seam(util, "_afterfork_counter", _life.Tickets(util._afterfork_counter), "whose object is it"),  # type: ignore[attr-defined]
+        Seam(context._default_context, "__class__", by.DefaultContext, "each child has a default start method"),
+        Seam(util, "_finalizer_counter", _life.Tickets(util._finalizer_counter), "whose finalizer is it"),
+        Seam(util, "_afterfork_counter", _life.Tickets(util._afterfork_counter), "whose object is it"),
         Seam(util, "_forkless_run_finalizers", by.run_finalizers, "for the body below"),
-        Seam(util._run_finalizers, "__code__", by.code_of("_run_finalizers"), "a child runs its own, and no others"),  # type: ignore[attr-defined]
+        Seam(util._run_finalizers, "__code__", by.code_of("_run_finalizers"), "a child runs its own, and no others"),
         Seam(executor, "os", its_os, "a worker names itself by os.getpid(), and is looked up under that name"),
         Seam(executor, "_system_limits_checked", False, "whatever it found before, it can make locks now"),
         Seam(executor, "_system_limited", None, "likewise"),
@@ -181,46 +186,50 @@ def _manager_seams(managers: Any, ours: Any) -> list[Seam]:
 
 
 def _semlock_seams(synchronize: Any) -> list[Seam]:
-    from multiprocessing import resource_tracker
-
     extension: Any = _semlock.as_extension()
     why = "sem_open is missing, or must not be needed"
     return [
         Seam(sys.modules, "_multiprocessing", extension, why),
         Seam(synchronize, "_multiprocessing", extension, why),
         Seam(synchronize, "sem_unlink", extension.sem_unlink, why),
-        Seam(resource_tracker._CLEANUP_FUNCS, "semaphore", extension.sem_unlink, why),  # type: ignore[attr-defined]
+        Seam(_tracker_module()._CLEANUP_FUNCS, "semaphore", extension.sem_unlink, why),
     ]
 
 
 def _shm_seams() -> list[Seam]:
-    from multiprocessing import resource_tracker, shared_memory
+    from multiprocessing import shared_memory
 
     extension: Any = _shm.as_extension()
     why = "there is no /dev/shm to write to"
     return [
         Seam(sys.modules, "_posixshmem", extension, why),
         Seam(shared_memory, "_posixshmem", extension, why),
-        Seam(resource_tracker._CLEANUP_FUNCS, "shared_memory", extension.shm_unlink, why),  # type: ignore[attr-defined]
+        Seam(_tracker_module()._CLEANUP_FUNCS, "shared_memory", extension.shm_unlink, why),
     ]
 
 
+def _tracker_module() -> Any:
+    from multiprocessing import resource_tracker
+
+    return resource_tracker
+
+
 def _stand_in_seams() -> list[Seam]:
-    from multiprocessing import context, forkserver, resource_tracker, synchronize
+    from multiprocessing import forkserver, synchronize
 
     from forkless.multiprocessing import popen_thread
     from forkless.multiprocessing._tracker import InProcessTracker
 
-    tracker = resource_tracker._resource_tracker  # type: ignore[attr-defined]
+    tracker = _tracker_module()
     return [
         *_semlock_seams(synchronize),
         Seam(context.ForkProcess, "_Popen", staticmethod(popen_thread.ForkPopen), "a thread, by reference"),
         Seam(context.SpawnProcess, "_Popen", staticmethod(popen_thread.SpawnPopen), "a thread, by copy"),
         Seam(context.ForkServerProcess, "_Popen", staticmethod(popen_thread.ForkserverPopen), "a thread, by copy"),
         Seam(forkserver, "ensure_running", _nothing_to_run, "there is no server to start"),
-        Seam(tracker, "__class__", InProcessTracker, "the stdlib's tracker is a process"),
-        Seam(resource_tracker, "ensure_running", _nothing_to_run, "likewise"),
-        Seam(resource_tracker, "getfd", _no_descriptor, "likewise"),
+        Seam(tracker._resource_tracker, "__class__", InProcessTracker, "the stdlib's tracker is a process"),
+        Seam(tracker, "ensure_running", _nothing_to_run, "likewise"),
+        Seam(tracker, "getfd", _no_descriptor, "likewise"),
     ]
 
 

@@ -25,7 +25,7 @@ class Life:
 
     def __init__(self, pid: int, parent: Life | None) -> None:
         self.pid = pid
-        self.parent = parent
+        self.parent: Any = parent
         self.process: Any = None
         self.parent_process: Any = None
         self.counter = itertools.count(1)

@@ -10,15 +10,17 @@ the server directly.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
 import threading
 import weakref
-from multiprocessing import connection, managers, process, util
+from multiprocessing import connection, managers
 from typing import Any
 
 from forkless.multiprocessing._life import MAIN, here
+from forkless.multiprocessing._stdlib import process, util
 
 __all__ = ["decref", "finalize_manager", "serve_client", "serve_forever"]
 
@@ -64,10 +66,8 @@ class _Door:
 
     def shut(self, address: Any) -> None:
         self._shut = True
-        try:
+        with contextlib.suppress(OSError):  # nobody is waiting in accept()
             connection.SocketClient(address).close()  # type: ignore[attr-defined]
-        except OSError:
-            pass  # nobody is waiting in accept()
         self._listener.close()
         for visitor in list(self._inside):
             _hang_up(visitor)
@@ -75,11 +75,9 @@ class _Door:
 
 def _hang_up(conn: Any) -> None:
     """End a conversation that another thread is waiting in. Closing the descriptor under it would not wake it."""
-    try:
-        with socket.socket(fileno=os.dup(conn.fileno())) as line:
-            line.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it has ended by itself
+    # An error means that it has ended by itself.
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(conn.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def serve_forever(stock: Any) -> Any:
@@ -90,7 +88,7 @@ def serve_forever(stock: Any) -> Any:
         self.stop_event = threading.Event()
         # Re-entrant: a proxy finalized while the server holds it gives its reference back on the same thread.
         self.mutex = threading.RLock()
-        process.current_process()._manager_server = self  # type: ignore[attr-defined]
+        process.current_process()._manager_server = self
         self.listener = door = _Door(self.listener)
         _servers[self.address] = self
         try:
@@ -132,7 +130,7 @@ class _Nobody:
 
 
 def decref(stock: Any) -> Any:
-    def decref(token: Any, authkey: Any, state: Any, tls: Any, idset: Any, client: Any) -> None:
+    def decref(token: Any, authkey: Any, state: Any, tls: Any, idset: Any, client: Any) -> None:  # noqa: PLR0917
         server = _servers.get(token.address)
         if server is None:
             stock(token, authkey, state, tls, idset, client)
@@ -141,8 +139,8 @@ def decref(stock: Any) -> Any:
         if state is None or state.value == managers.State.STARTED:  # type: ignore[attr-defined]
             try:
                 server.decref(_Nobody(), token.id)
-            except Exception as error:  # as in the stdlib's: the server may be on its way out
-                util.debug("... decref failed %s", error)  # type: ignore[no-untyped-call]
+            except Exception as error:  # noqa: BLE001  as in the stdlib's: the server may be on its way out
+                util.debug("... decref failed %s", error)
         if not idset and hasattr(tls, "connection"):
             tls.connection.close()
             del tls.connection

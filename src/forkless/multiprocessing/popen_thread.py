@@ -6,14 +6,16 @@ from __future__ import annotations
 import _thread
 import signal
 import threading
-from collections.abc import Callable
-from multiprocessing import context, util
 from multiprocessing import process as stdlib_process
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from forkless.multiprocessing import _bootstrap, _handover
 from forkless.multiprocessing._abandoned import Stop, Stopper
 from forkless.multiprocessing._life import Life, here
+from forkless.multiprocessing._stdlib import context, util
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["ForkPopen", "ForkserverPopen", "Popen", "SpawnPopen"]
 
@@ -24,13 +26,13 @@ class Popen:
     """The parent's handle on a child, with the members that BaseProcess expects of it."""
 
     method: ClassVar[str] = "thread"
-    # BaseProcess.start() reads this to keep it. A descriptor is opened only when one is asked for: see _by_thread.sentinel_of.
+    # BaseProcess.start() reads this to keep it. A descriptor is opened only when one is asked for: _by_thread.sentinel_of.
     sentinel = None
 
     def __init__(self, process: Process) -> None:
-        util._flush_std_streams()  # type: ignore[attr-defined]
+        util._flush_std_streams()
         self.life = Life.child_of(here())
-        self.life.context = context._default_context.get_context()  # type: ignore[attr-defined]
+        self.life.context = context._default_context.get_context()
         self.pid = self.life.pid
         self._stopper = Stopper(self.life)
         self._launch(process)
@@ -107,13 +109,12 @@ class _Newborn(stdlib_process.BaseProcess):
     """current_process() of a child that has not received its process object yet."""
 
     def __init__(self, life: Life, name: str) -> None:
-        parent = life.parent.process if life.parent else None
         self._identity = ()
         self._name = name
-        self._parent_pid = life.parent.pid if life.parent else None
+        self._parent_pid = life.parent.pid
         self._popen = None
         self._closed = False
-        self._config = dict(parent._config) if parent else {}
+        self._config = dict(life.parent.process._config)
 
 
 class _ThreadOfChild(threading._DummyThread):
@@ -138,7 +139,7 @@ class _Child:
         self._life = life
         self._stopper = stopper
         self._name = name
-        self._receive: Callable[[], Process] | None = receive
+        self._receive = receive
 
     def __call__(self) -> None:
         thread = None
@@ -160,17 +161,14 @@ class _Child:
     def _live(self) -> int:
         life = self._life
         life.process = _Newborn(life, self._name)
-        life.parent_process = _bootstrap.ParentProcess(life)
-        receive, self._receive = self._receive, None
-        assert receive is not None
+        life.parent_process = _bootstrap.ParentProcess(life.parent)
         try:
-            life.process = receive()
-        except Exception:
+            life.process = self._receive()
+        except Exception:  # noqa: BLE001  (whatever a pickle may raise; it ends the child, not the program)
             _bootstrap.report(self._name)
             return 1
         finally:
-            del receive
+            del self._receive
         code: int = life.process._bootstrap(parent_sentinel=None)
         _bootstrap.empty_pockets(life.process)
         return code & 0xFF
-
