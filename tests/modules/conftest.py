@@ -32,7 +32,9 @@ def run_module(tmp_path):
             path = tmp_path / f"module_{next(count)}.py"
             text = textwrap.dedent(body)
             main = f"module = AnsibleModule(argument_spec={spec}, supports_check_mode=True)\n{text}"
-            path.write_text(f"{HEAD}{head}\ndef main():\n{textwrap.indent(main, '    ')}\nif __name__ == '__main__':\n    main()\n")
+            path.write_text(
+                f"{HEAD}{head}\ndef main():\n{textwrap.indent(main, '    ')}\nif __name__ == '__main__':\n    main()\n"
+            )
             return modules.run(str(path), {"_ansible_inject_invocation": True, **(arguments or {})}, **more)
 
         yield run

@@ -58,7 +58,8 @@ def test_values_that_must_not_be_logged_are_taken_out_of_the_result(run_module):
 
 def test_check_and_diff_mode_reach_it(run_module):
     result = run_module(
-        "module.exit_json(modes=[module.check_mode, module._diff])", {"_ansible_check_mode": True, "_ansible_diff": True}
+        "module.exit_json(modes=[module.check_mode, module._diff])",
+        {"_ansible_check_mode": True, "_ansible_diff": True},
     )
     assert result["modes"] == [True, True]
 
@@ -198,7 +199,11 @@ def test_everything_is_as_it_was_when_the_stand_ins_are_out():
     from ansible.module_utils.common import process, warnings
 
     def now():
-        return [dict(vars(one)) for one in (basic, process, warnings)], dict(vars(basic.AnsibleModule)), type(os.environ)
+        return (
+            [dict(vars(one)) for one in (basic, process, warnings)],
+            dict(vars(basic.AnsibleModule)),
+            type(os.environ),
+        )
 
     before = now()
     with modules.installed(actions=True):

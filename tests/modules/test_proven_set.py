@@ -62,7 +62,13 @@ def world(tmp_path):
 def results(command, world, work):
     work.mkdir()
     (work / "vars.yml").write_text("included: true\n")
-    environ = {**os.environ, "PYTHONPATH": str(SOURCE), "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_NOCOLOR": "1", "ANSIBLE_PIPELINING": "1"}  # ours sends no files ahead; so stock does not either
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCE),
+        "ANSIBLE_LOCALHOST_WARNING": "0",
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_PIPELINING": "1",
+    }  # ours sends no files ahead; so stock does not either
     extra = {**world, "work": str(work), "ansible_python_interpreter": sys.executable}
     done = subprocess.run(
         [*command, "-i", "localhost,", "-e", json.dumps(extra), str(HERE / "proven.yml")],
@@ -81,16 +87,23 @@ def plain(value, work, key=""):
         return sorted(items, key=repr) if key in ("files", "ansible_env") else items
     if isinstance(value, str):
         value = value.replace(str(work), "WORK")
-        value = re.sub(r"ansible-tmp-[\d.]+-\d+-\d+|\.?ansible\.\w+|source-?\w*|tmp\w{6,}|ansible-local-\w+(/run-\w+)?|ansible-moduletmp-[\d.]+-\w+|ansible_\w+_payload_\w+", "RANDOM", value)
+        value = re.sub(
+            r"ansible-tmp-[\d.]+-\d+-\d+|\.?ansible\.\w+|source-?\w*|tmp\w{6,}|ansible-local-\w+(/run-\w+)?|ansible-moduletmp-[\d.]+-\w+|ansible_\w+_payload_\w+",
+            "RANDOM",
+            value,
+        )
         return re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.\d]*(@)?|\d+\.\d{3,}", "TIME", value)
     return value
 
 
 @pytest.mark.spawns
 @pytest.mark.matrix
+@pytest.mark.timeout(900)  # stock starts some eighty programs, on a machine that may be busy
 def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_gives(world, tmp_path):
     stock, _ = results([str(ANSIBLE_PLAYBOOK)], world, tmp_path / "theirs")
-    ours, _ = results([sys.executable, "-m", "forkless", "playbook", "--modules", "in-process"], world, tmp_path / "ourown")
+    ours, _ = results(
+        [sys.executable, "-m", "forkless", "playbook", "--modules", "in-process"], world, tmp_path / "ourown"
+    )
     stock, ours = plain(stock, tmp_path / "theirs"), plain(ours, tmp_path / "ourown")
     # A shell between the two adds to the environment; what the task and the program gave must be the same.
     for facts in (stock, ours):

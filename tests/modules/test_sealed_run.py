@@ -75,5 +75,7 @@ def test_a_sealed_process_runs_a_real_playbook_and_tries_to_start_nothing(sshds,
             assert (target.folder / "home" / "told").read_text() == "told"
     assert (out / "local" / "list").read_text().endswith("the last line\n")
     # One connection for the whole run, and one more after the reset.
-    assert [t.log().count("Accepted publickey") - b for t, b in zip(sshds.hosts, before, strict=True)] == [2] * len(before)
+    assert [t.log().count("Accepted publickey") - b for t, b in zip(sshds.hosts, before, strict=True)] == [2] * len(
+        before
+    )
     assert "xyzzy" not in done.stdout + done.stderr

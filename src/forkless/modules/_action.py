@@ -216,7 +216,11 @@ def _expand(path: str) -> str:
     """~ with the home of the run's environment; a folder for temporary files where nobody has a home."""
     home = _environ().get("HOME")
     if path == "~" or path.startswith("~/"):
-        return (home or os.path.expanduser("~")) + path[1:] if home or os.path.expanduser("~") != "~" else "/tmp" + path[1:]  # noqa: S108
+        return (
+            (home or os.path.expanduser("~")) + path[1:]
+            if home or os.path.expanduser("~") != "~"
+            else "/tmp" + path[1:]
+        )  # noqa: S108
     return os.path.expanduser(path)
 
 

@@ -265,7 +265,11 @@ class _Platform(types.ModuleType):
 
     def architecture(self, *args: Any) -> Any:
         invocation = current()
-        return platform.architecture("") if invocation is not None and not invocation.programs else platform.architecture(*args)
+        return (
+            platform.architecture("")
+            if invocation is not None and not invocation.programs
+            else platform.architecture(*args)
+        )
 
 
 def platform_(_original: Any, _site: str) -> Any:

@@ -38,7 +38,7 @@ async def _login(settings: Settings, tunnel: Any) -> Any:
     host_keys = HostKeys(settings)
     unread: list[str] = []
 
-    class Client(library.SSHClient):  # type: ignore[misc]
+    class Client(library.SSHClient):  # type: ignore[misc, name-defined]
         def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
             del host, addr, port
             return host_keys.judge(key)
@@ -79,7 +79,9 @@ async def _login(settings: Settings, tunnel: Any) -> Any:
         # None would switch the agent off as well; the empty list means: no key of our own, ask the agent.
         options["client_keys"] = options["client_keys"] or _no_own_keys(settings)
         if settings.identities_only:
-            options["agent_identities"] = [path + ".pub" for path in settings.identities if os.path.exists(path + ".pub")]
+            options["agent_identities"] = [
+                path + ".pub" for path in settings.identities if os.path.exists(path + ".pub")
+            ]
     if settings.forward_agent:
         options["agent_forwarding"] = settings.agent or False
     if settings.bind:
@@ -118,7 +120,9 @@ def _keys(settings: Settings, unread: list[str]) -> list[Any]:
         try:
             key = library.import_private_key(settings.key.strip() + "\n", settings.passphrase)
         except (library.KeyImportError, library.KeyEncryptionError) as err:
-            raise LoginError(f"the private key given for {settings.address} (private_key) cannot be read: {err}") from err
+            raise LoginError(
+                f"the private key given for {settings.address} (private_key) cannot be read: {err}"
+            ) from err
         found.append(key)
     for path in dict.fromkeys(settings.identities):
         if path.endswith(".pub") or not os.path.isfile(path):
@@ -146,7 +150,11 @@ def _explain(err: Exception, settings: Settings, host_keys: HostKeys, unread: li
     if isinstance(err, library.HostKeyNotVerifiable):
         return HostKeyError(f"the host key of {where} is not trusted: {err.reason}")
     if isinstance(err, library.PermissionDenied):
-        tried = [f"the keys {', '.join(p for p in settings.identities if os.path.isfile(p))}"] if settings.identities else []
+        tried = (
+            [f"the keys {', '.join(p for p in settings.identities if os.path.isfile(p))}"]
+            if settings.identities
+            else []
+        )
         tried += ["the agent"] * bool(settings.agent) + ["a password"] * (settings.password is not None)
         more = f" Could not be read: {'; '.join(unread)}." if unread else ""
         if host_keys.changed and settings.password is not None:

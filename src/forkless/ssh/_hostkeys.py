@@ -32,7 +32,9 @@ class HostKeys:
         try:
             known = asyncssh().import_known_hosts("".join(lines)).match(name, "", port)
             # Where a port has no key of its own the library looks again without it, and forgets what was revoked for it.
-            revoked = asyncssh().import_known_hosts("".join(one.split(None, 1)[1] for one in lines if one.startswith("@revoked")))
+            revoked = asyncssh().import_known_hosts(
+                "".join(one.split(None, 1)[1] for one in lines if one.startswith("@revoked"))
+            )
         except ValueError as err:
             raise HostKeyError(f"known_hosts cannot be read ({err}); looked into {self._files()}") from err
         self.keys, self.authorities = known[:2]
