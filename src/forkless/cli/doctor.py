@@ -113,7 +113,7 @@ def _capabilities() -> list[Finding]:
             "stock Ansible says 'Unable to use multiprocessing'; forkless needs none",
         ),
         _can(
-            "/dev/shm",
+            "shared memory",
             _platform.has_shm,
             "stock Ansible's ssh passwords need shared memory; forkless.core.ssh does not",
         ),

@@ -85,7 +85,7 @@ class Host:
             one.close()
             try:
                 await asyncio.wait_for(one.wait_closed(), CLOSING)
-            except (TimeoutError, asyncio.TimeoutError):
+            except TimeoutError:
                 one.abort()
                 await one.wait_closed()
 
@@ -177,5 +177,5 @@ class Host:
             session.stop()
 
 
-class _Full(Exception):  # noqa: N818  # never leaves this file: it is how a refused channel goes back to the queue
-    pass
+class _Full(Exception):
+    """Never leaves this file: it is how a refused channel goes back to the queue."""
