@@ -9,9 +9,8 @@ import threading
 
 import pytest
 
-from forkless.engines import _threads, _views, _worker
-
 from engines_support import messages
+from forkless.engines import _threads, _views, _worker
 
 pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
 

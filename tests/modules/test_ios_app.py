@@ -35,6 +35,8 @@ async def until(true):
     for _ in range(6000):
         if true():
             return
+        if app.status.text.startswith("failed"):
+            break
         await asyncio.sleep(0.05)
     raise AssertionError("it did not come about: " + app.status.text + app.output.value)
 

@@ -74,6 +74,11 @@ SEAMS: tuple[Seam, ...] = (
         view(_views.signal_view),
         SINCE_2_19,
     ),
+    Seam(
+        "ansible.plugins.action:ActionBase._configure_module",
+        "an exception in the middle of building a module leaves a broken archive behind",
+        _worker.uninterrupted,
+    ),
     # -- the queue manager and the strategy
     Seam(
         "ansible.executor.task_queue_manager:FinalQueue",

@@ -33,12 +33,12 @@ class ForklessApp(toga.App):
         )
         self.main_window.show()
 
-    def run(self, widget):
+    def run(self, _button):
         self.output.value = ""
         chosen = self.books.value
         self.task = self.session.start(next(book for book in self.shelf.books() if book.title == chosen))
 
-    def stop(self, widget):
+    def stop(self, _button):
         self.session.stop()
 
     def say(self, text):

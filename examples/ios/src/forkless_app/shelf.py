@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import pathlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import forkless
 
 if TYPE_CHECKING:
+    import pathlib
     from collections.abc import Callable
 
 # A phone has no folder of ours in its home: what Ansible writes goes to the app's own.
@@ -73,7 +73,11 @@ class Session:
         self._changed()
         try:
             async with forkless.open_run(
-                book.path, inventory=hosts if hosts.exists() else "localhost,", cwd=book.path.parent, env=env
+                book.path,
+                inventory=hosts if hosts.exists() else "localhost,",
+                cwd=book.path.parent,
+                env=env,
+                modules="in-process",  # as on the phone, also where the app is tried out on a desk
             ) as run:
                 async for event in run.events():
                     if event.stdout:
