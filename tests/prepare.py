@@ -22,6 +22,10 @@ PROGRAMS = {
     "unshare": "util-linux",
     "ip": "iproute2",
     "sshpass": "sshpass",
+    "strace": "strace",
+    "openssl": "openssl",
+    "setpriv": "util-linux",
+    "useradd": "passwd",
 }
 
 

@@ -177,5 +177,5 @@ class Host:
             session.stop()
 
 
-class _Full(Exception):  # never leaves this file: it is how a refused channel goes back to the queue
-    pass
+class _Full(Exception):
+    """Never leaves this file: it is how a refused channel goes back to the queue."""

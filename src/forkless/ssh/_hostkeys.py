@@ -8,11 +8,13 @@ import hashlib
 import hmac
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forkless.ssh._errors import HostKeyError
 from forkless.ssh._library import asyncssh
-from forkless.ssh._settings import Settings
+
+if TYPE_CHECKING:
+    from forkless.ssh._settings import Settings
 
 __all__ = ["HostKeys"]
 
