@@ -197,6 +197,17 @@ def test_settings_of_one_run_are_gone_in_the_next(project):
     assert "ANSIBLE_FORKS" not in os.environ
 
 
+def test_alternating_configurations_are_imported_once_each(project):
+    tasks = SAYS % "ansible_forks"
+    seen = {3: set(), 4: set()}
+    for turn in range(6):
+        forks = 3 + turn % 2
+        assert messages(project.run(tasks, env={"ANSIBLE_FORKS": str(forks)}, limit="h1")) == {"h1": forks}
+        seen[forks].add(id(sys.modules["ansible.constants"]))
+    assert [len(modules) for modules in seen.values()] == [1, 1]
+    assert seen[3] != seen[4]
+
+
 def test_the_program_is_untouched_during_and_after_a_run(project):
     def state():
         return {
