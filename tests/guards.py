@@ -121,9 +121,11 @@ def _resolve(site: str) -> object:
     return thing
 
 
-def _identity(site: str) -> object:
+def _identity(site: str) -> tuple[object, object]:
+    """Of which module object, and which thing. A module that was imported anew has new things, and nothing was patched."""
     thing = _resolve(site)
-    return (dict(thing) if isinstance(thing, dict) and "environ" not in site else id(thing), type(thing).__name__)
+    module = sys.modules.get(site.lstrip("?").partition(":")[0])
+    return id(module), dict(thing) if isinstance(thing, dict) else id(thing)
 
 
 @dataclass
@@ -131,7 +133,7 @@ class Belongings:
     threads: set[threading.Thread]
     descriptors: dict[int, str]
     children: set[int]
-    names: dict[str, object]
+    names: dict[str, tuple[object, object]]
     cwd: str
     environ: dict[str, str]
     umask: str
@@ -176,7 +178,7 @@ class Belongings:
         out += [("children", f"process {pid} is still there") for pid in new.children - self.children]
         for site, was in self.names.items():
             is_now = new.names[site]
-            if was != is_now and was != (id(None), "NoneType"):
+            if was[0] == is_now[0] and was[1] != is_now[1]:
                 out.append(("names", f"{site.lstrip('?')} was replaced"))
         if new.cwd != self.cwd:
             out.append(("cwd", f"{self.cwd} became {new.cwd}"))

@@ -12,6 +12,7 @@ Importing this imports neither ansible nor ansible_runner, starts nothing and pa
 
 from __future__ import annotations
 
+from forkless._aio import AsyncRun, open_run, run_async
 from forkless._errors import (
     ConflictError,
     EngineBusyError,
@@ -33,11 +34,13 @@ from forkless._errors import (
     WorkerError,
 )
 from forkless._events import Event, Status
+from forkless._limit import limit
 from forkless._result import Result
 from forkless._run import Run, run, start
 from forkless._spec import RunSpec
 
 __all__ = [
+    "AsyncRun",
     "ConflictError",
     "EngineBusyError",
     "Event",
@@ -61,7 +64,10 @@ __all__ = [
     "UnknownStoreError",
     "UnsupportedError",
     "WorkerError",
+    "limit",
+    "open_run",
     "run",
+    "run_async",
     "start",
 ]
 

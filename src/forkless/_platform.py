@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 
-__all__ = ["can_exec", "can_fork", "has_pty", "has_sem_open", "has_shm"]
+__all__ = ["can_exec", "can_fork", "ctty_tools", "has_pty", "has_sem_open", "has_shm"]
 
 
 @functools.cache
@@ -65,6 +65,38 @@ def has_pty() -> bool:
     os.close(master)
     os.close(slave)
     return True
+
+
+@functools.cache
+def ctty_tools() -> tuple[str, str] | None:
+    """
+    Where setsid(1) and env(1) are, if together they can make a terminal the controlling one and ignore a hangup.
+
+    util-linux has the one and coreutils 8.31 the other; BusyBox and the BSDs have neither. Tried, on a terminal of
+    its own, with the very words that are used later.
+    """
+    import shutil
+    import subprocess
+
+    path = os.pathsep.join([os.defpath, "/usr/bin", "/bin"])
+    setsid, env, true = (shutil.which(name, path=path) for name in ("setsid", "env", "true"))
+    if not (setsid and env and true and has_pty() and can_exec()):
+        return None
+    master, slave = os.openpty()
+    try:
+        tried = subprocess.run(
+            [setsid, "--ctty", env, "--ignore-signal=HUP", true],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            check=False,
+        )
+    except OSError:
+        return None
+    finally:
+        os.close(slave)
+        os.close(master)
+    return (setsid, env) if tried.returncode == 0 else None
 
 
 @functools.cache

@@ -34,8 +34,14 @@ class Result:
     rc: int
     sentence: str = ""
     events: Sequence[Event] = field(default=(), repr=False)
-    stdout: str = field(default="", repr=False)
+    text: object = field(default="", repr=False)
+    """What was printed: a string, or something that reads it from where it lies when `str()` asks for it."""
     ident: str = ""
+
+    @property
+    def stdout(self) -> str:
+        """What the command would have printed."""
+        return str(self.text)
 
     @property
     def ok(self) -> bool:

@@ -78,9 +78,13 @@ class RunSpec:
     cwd: str | os.PathLike[str] | None = None
     timeout: float | None = None
     idle_timeout: float | None = None
+    stuck_after: float | None = None
+    """Name a worker that has been at one task for this many seconds, in an event `worker_stuck`. It is not stopped."""
     artifacts: str | os.PathLike[str] | None = None
     keep: int | None = None
     """How many artifact folders to keep in `artifacts`; None keeps all."""
+    modules: str = "auto"
+    """How modules for the local connection run: "auto", "in-process" (in this process where it can be) or "process"."""
     ident: str | None = None
 
     def __post_init__(self) -> None:
@@ -93,6 +97,7 @@ class RunSpec:
         fix(self, "args", _words(self.args, "args"))
         fix(self, "timeout", _seconds(self.timeout, "timeout"))
         fix(self, "idle_timeout", _seconds(self.idle_timeout, "idle_timeout"))
+        fix(self, "stuck_after", _seconds(self.stuck_after, "stuck_after"))
         if bool(self.playbook) == bool(self.module):
             raise SpecError("a run needs either a playbook or a module, and not both")
         if self.module and not self.hosts:
@@ -114,6 +119,8 @@ class RunSpec:
         for key, value in self.env.items():
             if not isinstance(key, str) or not isinstance(value, str) or "=" in key or "\0" in key + value or not key:
                 raise SpecError(f"env: {key!r} is not a variable that an environment can hold")
+        if self.modules not in ("auto", "in-process", "process"):
+            raise SpecError(f"modules must be 'auto', 'in-process' or 'process', not {self.modules!r}")
         unknown = set(self.passwords) - {"conn_pass", "become_pass"}
         if unknown:
             raise SpecError(f"passwords has conn_pass and become_pass, not {', '.join(sorted(unknown))}")

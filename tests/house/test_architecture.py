@@ -25,10 +25,14 @@ ARROWS = {
     "_result": GROUND | {"_events"},
     "multiprocessing": {"_platform"},
     "modules": {"_errors", "_events", "_platform", "_stop"},
-    "engines": {"_errors", "_events", "_platform", "_spec", "_stop", "_result", "modules", "multiprocessing"},
+    "ssh": {"_errors"},
+    "engines": {"_errors", "_events", "_platform", "_spec", "_stop", "_result", "modules", "multiprocessing", "ssh"},
     "runner": {"_errors", "engines"},
     "jobs": {"_errors", "_platform"},
-    "_run": {"_errors", "_events", "_spec", "_stop", "_result", "engines"},
+    "_spool": GROUND | {"_events"},
+    "_limit": GROUND | {"_stop"},
+    "_artifacts": GROUND | {"_events", "_spec"},
+    "_run": {"_artifacts", "_errors", "_events", "_limit", "_spec", "_spool", "_stop", "_result", "engines"},
     "_aio": {"_errors", "_events", "_spec", "_stop", "_result", "_run"},
     "web": {"_errors", "_events", "jobs"},
     "cli": {
@@ -42,11 +46,12 @@ ARROWS = {
         "engines",
         "jobs",
         "modules",
+        "ssh",
         "web",
         "__init__",
     },
     "__main__": {"cli"},
-    "__init__": {"_errors", "_events", "_spec", "_stop", "_result", "_run", "_aio"},
+    "__init__": {"_errors", "_limit", "_events", "_spec", "_stop", "_result", "_run", "_aio"},
 }
 # Only these may import Ansible, and only these ansible-runner.
 ANSIBLE = ("engines/threads", "engines/_", "modules/", "cli/")

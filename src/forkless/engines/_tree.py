@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+A process and all that it started, so that all of it can be ended.
+
+A process group is not enough: since 2.19 every worker of ansible-core opens a session of its own, and a killpg of the
+first process leaves ten of eleven running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+
+__all__ = ["Tree", "environ_of", "wait_for_end"]
+
+# Ansible's async jobs are made to outlive the play that started them; they carry this one.
+_OUTLIVES = b"ANSIBLE_ASYNC_DIR="
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    group: int
+    session: int
+    born: str
+    """Start time since boot: with the number, it names a process for good. Numbers alone are used again."""
+    ended: bool = False
+
+
+def _read_proc(pid: int) -> _Process | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # The name of the program stands in brackets and may hold anything, spaces and brackets too.
+            fields = stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return _Process(int(fields[1]), int(fields[2]), int(fields[3]), fields[19].decode(), fields[0] in (b"Z", b"X"))
+
+
+def _ask_ps() -> dict[int, _Process]:
+    """The same where there is no /proc: macOS and the BSDs."""
+    asked = subprocess.run(
+        ["ps", "-axo", "pid=,ppid=,pgid=,sess=,stat=,lstart="], capture_output=True, text=True, check=False
+    )
+    found = {}
+    for line in asked.stdout.splitlines():
+        words = line.split(None, 5)
+        with contextlib.suppress(ValueError, IndexError):
+            session = int(words[3]) if words[3].isdigit() else 0
+            found[int(words[0])] = _Process(int(words[1]), int(words[2]), session, words[5], words[4].startswith("Z"))
+    return found
+
+
+def _everyone() -> dict[int, _Process]:
+    if not os.path.exists("/proc/self/stat"):
+        return _ask_ps()
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return {pid: found for pid in numbers if (found := _read_proc(pid)) is not None}
+
+
+def _one(pid: int) -> _Process | None:
+    return _read_proc(pid) if os.path.exists("/proc/self/stat") else _ask_ps().get(pid)
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            return environ.read()
+    except OSError:  # gone, or somebody else's
+        return b""
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    pairs = (line.partition(b"=") for line in _environ(pid).split(b"\0"))
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
+
+
+def _signal(pid: int, born: str, number: signal.Signals) -> None:
+    """Signal this very process, not one that got its number since."""
+    with contextlib.suppress(OSError):
+        if hasattr(os, "pidfd_open"):
+            handle = os.pidfd_open(pid)
+            try:
+                there = _one(pid)
+                if there is not None and there.born == born:
+                    signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
+        else:
+            there = _one(pid)
+            if there is not None and there.born == born:
+                os.kill(pid, number)
+
+
+def wait_for_end(pid: int, seconds: float) -> bool:
+    """Whether `pid` ended (a child that nobody has reaped yet counts as ended) within so many seconds."""
+    deadline = time.monotonic() + seconds
+    if hasattr(os, "pidfd_open"):
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return True
+        except OSError:  # no descriptors left, or a kernel that does not know it: look the slow way
+            pass
+        else:
+            try:
+                poll = select.poll()
+                poll.register(handle, select.POLLIN)
+                return bool(poll.poll(max(0, int(seconds * 1000))))
+            finally:
+                os.close(handle)
+    pause = 0.001
+    while True:
+        there = _one(pid)
+        if there is None or there.ended:
+            return True
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(pause, left))
+        pause = min(pause * 2, 0.05)
+
+
+class Tree:
+    """
+    Everything that descends from `pid`, and everything in its group and session.
+
+    `mark` is a piece of environment (`NAME=value`) that only this run's processes have. It finds those whose parents
+    are gone: a process that lost its parent is adopted by init and no longer tells where it came from.
+    """
+
+    def __init__(self, pid: int, mark: str = "") -> None:
+        self.pid = pid
+        self._mark = mark.encode() + b"\0" if mark else b""
+        self._known: dict[int, str] = {}
+        self.look()
+
+    def look(self) -> set[int]:
+        """Find who is there now; returns those that were not known before."""
+        everyone = _everyone()
+        me = everyone.get(os.getpid())
+        root = everyone.get(self.pid)
+        ours = {pid for pid, born in self._known.items() if pid in everyone and everyone[pid].born == born}
+        if root is not None and (not self._known or self.pid in ours):
+            ours.add(self.pid)
+            # A child that was not given a group of its own shares ours: that group is not to be touched.
+            if me is not None:
+                ours.update(
+                    pid
+                    for pid, one in everyone.items()
+                    if (one.group == root.group != me.group) or (one.session == root.session != me.session)
+                )
+        while True:
+            more = {pid for pid, one in everyone.items() if one.parent in ours and pid not in ours}
+            if not more:
+                break
+            ours |= more
+        if self._mark:
+            for pid in everyone.keys() - ours:
+                environ = _environ(pid)
+                if self._mark in environ and _OUTLIVES not in environ:
+                    ours.add(pid)
+        ours.discard(os.getpid())
+        fresh = {pid for pid in ours if self._known.get(pid) != everyone[pid].born}
+        self._known.update({pid: everyone[pid].born for pid in fresh})
+        return fresh
+
+    def alive(self) -> list[int]:
+        """Those of the tree that still run."""
+        self.look()
+        return [
+            pid
+            for pid, born in self._known.items()
+            if (there := _one(pid)) is not None and there.born == born and not there.ended
+        ]
+
+    def ask(self, number: signal.Signals) -> None:
+        """Send a signal to the first process alone, which knows how to end its own."""
+        if self.pid in self._known:
+            _signal(self.pid, self._known[self.pid], number)
+
+    def kill(self) -> None:
+        """
+        End all of it, now.
+
+        First everyone is stopped, again and again until nobody new turns up: who is stopped starts nobody. Only then
+        are they killed, because a killed parent takes the trace of its children with it.
+        """
+        fresh = set(self._known) | self.look()
+        while fresh:
+            for pid in fresh:
+                _signal(pid, self._known[pid], signal.SIGSTOP)
+            fresh = self.look()
+        for pid, born in self._known.items():
+            _signal(pid, born, signal.SIGKILL)
+        for pid, born in self._known.items():
+            there = _one(pid)
+            if there is not None and there.born == born:
+                wait_for_end(pid, 5.0)
+        # A program that is its container's first process, or a subreaper, inherits the orphans. These are nobody
+        # else's to reap. The first process is: whoever started it wants its exit status.
+        for pid in self._known.keys() - {self.pid}:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+    def end(self, grace: float, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ask the first process, give it `grace` seconds, then end what is left of all."""
+        if grace > 0:
+            self.ask(number)
+            wait_for_end(self.pid, grace)
+        self.kill()

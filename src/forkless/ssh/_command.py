@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One command on one channel: its input, its output, and the conversation with become before either."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from forkless.ssh._errors import EscalationError, LostError
+
+__all__ = ["Become", "Command", "Done"]
+
+
+class Become(Protocol):
+    """What a channel must know of a become plugin. Ansible's own plugins fit."""
+
+    name: str
+    success: str
+
+    def check_success(self, b_output: bytes) -> bool: ...
+    def check_password_prompt(self, b_output: bytes) -> bool: ...
+    def check_incorrect_password(self, b_output: bytes) -> bool: ...
+    def check_missing_password(self, b_output: bytes) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Done:
+    rc: int
+    stdout: bytes
+    stderr: bytes
+
+
+class Command:
+    """
+    A session of the library: it is told of output as it comes, on the loop's thread, and never blocks.
+
+    Before anything is sent, a become plugin may have to be answered: `prompt` waits for its question, `escalation` for its
+    verdict, then the input goes out and the rest is only collected.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_: bytes | None,
+        become: Become | None = None,
+        expects_prompt: bool = False,
+        password: bytes | None = None,
+        tty: bool = False,
+    ) -> None:
+        self.done: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
+        self._input = input_
+        self._become = become
+        self._password = password
+        self._tty = tty
+        self.heard = 0  # how many times it said something; a negotiation that falls silent is given up
+        self._out: list[bytes] = []
+        self._err: list[bytes] = []
+        self._tail = {None: b"", 1: b""}  # what is not yet a whole line, of stdout and stderr
+        self._rc: int | None = None
+        self._chan: Any = None
+        self._state = "ready"
+        if become is not None and expects_prompt:
+            self._state = "prompt"
+        elif become is not None and become.success:
+            self._state = "escalation"
+
+    @property
+    def negotiating(self) -> bool:
+        return self._state != "ready"
+
+    # The library's session calls these.
+
+    def connection_made(self, chan: Any) -> None:
+        self._chan = chan
+
+    def session_started(self) -> None:
+        if not self.negotiating:
+            self._send_input()
+
+    def data_received(self, data: bytes, datatype: int | None) -> None:
+        self.heard += 1
+        if self.negotiating:
+            self._negotiate(data, datatype)
+        else:
+            (self._err if datatype else self._out).append(data)
+
+    def eof_received(self) -> bool:
+        return True  # keep our side open until the command ends; ssh does too
+
+    def exit_status_received(self, status: int) -> None:
+        self._rc = status
+
+    def exit_signal_received(self, name: str, core_dumped: bool, msg: str, lang: str) -> None:
+        del core_dumped, msg, lang
+        number = getattr(signal, f"SIG{name}", None)
+        self._rc = 128 + int(number or 0)
+        self._err.append(f"ended by signal {name}\n".encode())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.done.done():
+            return
+        for datatype, rest in self._tail.items():
+            (self._err if datatype else self._out).append(rest)
+        if self._rc is None:
+            why = getattr(exc, "reason", None) or exc or "the host closed the channel without an exit status"
+            self.done.set_exception(LostError(f"the connection was lost while the command ran: {why}", started=True))
+        else:
+            self.done.set_result(Done(self._rc, b"".join(self._out), b"".join(self._err)))
+
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def xon_xoff_requested(self, client_can_do: bool) -> None: ...
+
+    # Ours.
+
+    def stop(self) -> None:
+        """End it: ask the host to, then close the channel, which takes its terminal or its pipes away."""
+        if self._chan is not None and not self.done.done():
+            try:
+                self._chan.kill()
+                self._chan.abort()
+            except OSError:
+                pass  # gone already
+
+    def _send_input(self) -> None:
+        if self._input:
+            self._chan.write(self._input)
+        if not self._tty:
+            self._chan.write_eof()
+
+    def _fail(self, sentence: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(EscalationError(sentence))
+        self._chan.kill()
+        self._chan.abort()
+
+    def _negotiate(self, data: bytes, datatype: int | None) -> None:
+        """Look at whole lines, and at an unfinished last one since a prompt has no end of line."""
+        assert self._become is not None  # noqa: S101  # for the type checker: there is nothing to negotiate without
+        lines = (self._tail[datatype] + data).splitlines(keepends=True)
+        keep: list[bytes] = []
+        self._tail[datatype] = b""
+        for position, line in enumerate(lines):
+            last = position == len(lines) - 1
+            whole = line.endswith((b"\n", b"\r"))
+            if not self.negotiating:
+                keep.append(line)
+            elif self._state == "prompt" and self._become.check_password_prompt(line):
+                self._chan.write((self._password or b"") + b"\n")
+                self._state = "escalation"
+            elif last and not whole:
+                self._tail[datatype] = line
+            elif self._become.success and self._become.check_success(line):
+                self._state = "ready"
+            elif refusal := self._refusal(line):
+                self._fail(refusal)
+                return
+            else:
+                keep.append(line)
+        (self._err if datatype else self._out).extend(keep)
+        if not self.negotiating:
+            for other, rest in self._tail.items():
+                (self._err if other else self._out).append(rest)
+                self._tail[other] = b""
+            self._send_input()
+
+    def _refusal(self, line: bytes) -> str | None:
+        assert self._become is not None  # noqa: S101  # as above
+        if self._become.check_missing_password(line):
+            return f"Missing {self._become.name} password"
+        if self._state == "escalation" and self._become.check_incorrect_password(line):
+            return f"Incorrect {self._become.name} password"
+        return None

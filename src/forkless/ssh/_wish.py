@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From what an inventory says about a host, and what ssh's configuration adds, to Settings."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass, field, replace
+
+from forkless._errors import SpecError, UnsupportedError
+from forkless.ssh._config import Words, home
+from forkless.ssh._library import local_user
+from forkless.ssh._settings import Settings
+
+__all__ = ["Wish"]
+
+DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa", "id_ed25519_sk", "id_ecdsa_sk")
+MOST_JUMPS = 8
+
+
+@dataclass
+class Wish:
+    """What the connection plugin was told. Empty means: whatever ssh's configuration says."""
+
+    host: str
+    port: int | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    key_file: str | None = None
+    key: str | None = field(default=None, repr=False)
+    passphrase: str | None = field(default=None, repr=False)
+    check_host_keys: bool = True
+    timeout: float = 10.0
+    ssh_args: str = ""
+    common_args: str = ""
+    extra_args: str = ""
+
+    def words(self) -> Words:
+        """The same order in which the builtin plugin would write its command line, since ssh keeps the first."""
+        words = Words()
+        words.arguments(self.ssh_args)
+        if not self.check_host_keys:
+            words.put("StrictHostKeyChecking", "no")
+        if self.port:
+            words.put("Port", str(self.port))
+        if self.key_file:
+            words.put("IdentityFile", self.key_file)
+        if self.user:
+            words.put("User", self.user)
+        words.put("ConnectTimeout", str(int(self.timeout)))
+        words.arguments(self.common_args)
+        words.arguments(self.extra_args)
+        return words
+
+    def settings(self) -> Settings:
+        settings = _settle(self.words(), self.host, depth=0)
+        return replace(settings, password=self.password, key=self.key, passphrase=self.passphrase)
+
+    @property
+    def tty(self) -> bool:
+        """Whether the arguments ask for a terminal, which rules out pipelining."""
+        return self.words().get("requesttty").lower() in ("yes", "force")
+
+
+def _settle(words: Words, name: str, *, depth: int) -> Settings:
+    if depth > MOST_JUMPS:
+        raise SpecError(f"{name}: more than {MOST_JUMPS} jumps; does ProxyJump go in a circle?")
+    me = local_user()
+    words.files(name, words.get("user", me), me)
+    host = words.get("hostname", name).replace("%h", name).replace("%%", "%")
+    port = int(words.number("port", 22))
+    user = words.get("user", me)
+    tokens = {
+        "%": "%", "h": host, "n": name, "p": str(port), "r": user, "u": me, "d": home("~"), "k": words.get("hostkeyalias", name),
+    }  # fmt: skip
+
+    def path(text: str) -> str:
+        text = re.sub(r"%(.)", lambda m: tokens.get(m[1], m[0]), text)
+        return home(re.sub(r"\$\{(\w+)\}", lambda m: os.environ.get(m[1], ""), text))
+
+    strict = words.get("stricthostkeychecking", "yes").lower()
+    agent = words.get("identityagent", "SSH_AUTH_SOCK")
+    agent = "" if agent == "none" else os.environ.get("SSH_AUTH_SOCK", "") if agent == "SSH_AUTH_SOCK" else path(agent)
+    identities = words.values.get("identityfile") or [f"~/.ssh/{key}" for key in DEFAULT_KEYS]
+    known = words.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")
+    known += " " + words.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2")
+    return Settings(
+        host=host,
+        port=port,
+        user=user,
+        name=name,
+        identities=tuple(path(one) for one in identities if one != "none"),
+        certificates=tuple(path(one) for one in words.values.get("certificatefile", [])),
+        identities_only=words.yes("identitiesonly"),
+        agent=agent,
+        forward_agent=words.yes("forwardagent"),
+        # 'ask' has nobody to ask: a worker has no terminal. Like the builtin plugin without one, it refuses.
+        strict={"no": "no", "off": "no", "false": "no", "accept-new": "accept-new"}.get(strict, "yes"),
+        known_hosts=tuple(path(one) for one in shlex.split(known) if one not in ("none", "/dev/null")),
+        alias=words.get("hostkeyalias"),
+        hash_known_hosts=words.yes("hashknownhosts"),
+        timeout=words.number("connecttimeout", 10.0),
+        alive_interval=words.number("serveraliveinterval", 0.0),
+        alive_count=int(words.number("serveralivecountmax", 3)),
+        compression=words.yes("compression"),
+        preferred=tuple(filter(None, words.get("preferredauthentications").split(","))),
+        ciphers=words.get("ciphers"),
+        macs=words.get("macs"),
+        kex=words.get("kexalgorithms"),
+        host_key_algorithms=words.get("hostkeyalgorithms"),
+        family=words.get("addressfamily", "any"),
+        bind=words.get("bindaddress"),
+        through=_through(words, name, tokens, depth=depth),
+        notes=tuple(words.notes),
+    )
+
+
+def _through(words: Words, name: str, tokens: dict[str, str], *, depth: int) -> Settings | None:
+    """The last of the hosts to jump from; each knows the one before it."""
+    jump = words.get("proxyjump")
+    if jump and jump.lower() != "none":
+        before: Settings | None = None
+        for hop in jump.split(","):
+            here = _settle(_hop(hop.strip(), words), _hop_name(hop), depth=depth + 1)
+            before = here if before is None else replace(here, through=before)
+        return before
+    command = words.get("proxycommand")
+    if not command or command.lower() == "none":
+        return None
+    return _from_command(re.sub(r"%(.)", lambda m: tokens.get(m[1], m[0]), command), name, tokens, words, depth=depth)
+
+
+def _hop(text: str, words: Words) -> Words:
+    match = re.fullmatch(r"(?:ssh://)?(?:(?P<user>.+)@)?(?P<host>\[[^\]]+\]|[^:@]+)(?::(?P<port>\d+))?/?", text)
+    if not match:
+        raise SpecError(f"ProxyJump '{text}' is not of the form [user@]host[:port]")
+    hop = Words(file=words.file)
+    if match["user"]:
+        hop.put("User", match["user"])
+    if match["port"]:
+        hop.put("Port", match["port"])
+    return hop
+
+
+def _hop_name(text: str) -> str:
+    text = text.strip().removeprefix("ssh://").rpartition("@")[2].rstrip("/")
+    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
+
+
+def _from_command(command: str, name: str, tokens: dict[str, str], words: Words, *, depth: int) -> Settings:
+    """`ssh -W host:port bastion` is a jump by another name; it needs no program. Any other command does."""
+    program, *rest = shlex.split(command) or [""]
+    if os.path.basename(program) == "ssh":
+        hop = Words(file=words.file)
+        hop.arguments(shlex.join(rest))
+        if hop.get("stdioforward").strip("[]") in (f"{tokens['h']}:{tokens['p']}", f"[{tokens['h']}]:{tokens['p']}"):
+            user, _, host = (hop.rest or [""])[0].rpartition("@")
+            if host:
+                if user:
+                    hop.put("User", user)
+                return _settle(hop, host, depth=depth + 1)
+    raise UnsupportedError(
+        f"the way to {name} leads through a program (ProxyCommand {command}), and forkless.core.ssh starts none; "
+        "say it as a jump: -o ProxyJump=user@bastion"
+    )

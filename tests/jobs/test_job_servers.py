@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What only a real server can show: conditions that are ignored, a wrong password, a server that dies in mid-write."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import threading
+import urllib.request
+
+import pytest
+
+from forkless import ConflictError, StoreError, UnsupportedError, jobs
+from forkless.jobs import Key
+
+pytestmark = [pytest.mark.xdist_group("jobs-servers"), pytest.mark.timeout(240)]
+KEY = Key("h", "j")
+
+
+@contextlib.contextmanager
+def book_on(url):
+    store = jobs.open_store(url)
+    try:
+        yield jobs.JobBook(store)
+    finally:
+        store.close()
+
+
+def s3(server, bucket="jobs", prefix="x"):
+    return f"s3://{bucket}/{prefix}?endpoint={server.url}&region=us-east-1"
+
+
+def test_a_server_that_ignores_conditions_is_refused_in_one_sentence(rclone):
+    with book_on(s3(rclone)) as book:
+        with pytest.raises(UnsupportedError, match="ignores `If-None-Match") as caught:
+            book.claim(KEY)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(UnsupportedError):
+            book.save(KEY, "j1.1")
+
+
+def test_a_server_that_does_not_know_conditions_is_refused_in_one_sentence(weed, monkeypatch):
+    import botocore.exceptions
+
+    with book_on(s3(weed, prefix="swift")) as book:
+        client = book.store._client()
+
+        def not_implemented(**ignored):
+            answer = {"Error": {"Code": "NotImplemented"}, "ResponseMetadata": {"HTTPStatusCode": 501}}
+            raise botocore.exceptions.ClientError(answer, "PutObject")
+
+        monkeypatch.setattr(client, "put_object", not_implemented)
+        with pytest.raises(UnsupportedError, match="does not know `If-None-Match"):
+            book.claim(KEY)
+
+
+def test_a_bucket_that_is_not_there_is_an_error(weed):
+    with book_on(s3(weed, bucket="nowhere")) as book:
+        with pytest.raises(StoreError, match="NoSuchBucket"):
+            book.save(KEY, "j1.1")
+        with pytest.raises(StoreError):
+            book.find(KEY)
+
+
+def test_a_wrong_secret_is_an_error_and_never_not_found(weed, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with book_on(s3(weed)) as book, pytest.raises(StoreError, match="SignatureDoesNotMatch|AccessDenied"):
+        book.find(KEY)
+
+
+def test_two_jobs_in_one_bucket_are_listed_and_the_trial_object_is_not(weed):
+    with book_on(s3(weed, prefix="listing")) as book:
+        book.save(KEY, "j1.1")
+        book.save(Key("h", "k", "p"), "j2.2")
+        assert [record.key for record in book.jobs()] == [KEY, Key("h", "k", "p")]
+        assert not [name for name in book.store._names("") if "trial" in name]
+
+
+def test_records_in_ara_can_be_read_by_anyone_who_reads_ara(ara):
+    server = ara.url.removesuffix("/api/v1/")
+    with book_on(f"ara+{server}") as book:
+        book.save(Key("web1", "shown"), "j1.1", metadata={"n": 1})
+        assert book.find(Key("web1", "shown")).metadata == {"n": 1}
+    with urllib.request.urlopen(f"{server}/api/v1/playbooks?label=forkless-jobs", timeout=60) as answer:
+        found = json.loads(answer.read())["results"]
+    assert [playbook["path"] for playbook in found] == ["forkless://jobs"]
+
+
+def test_a_playbook_that_ara_does_not_have_is_an_error(ara):
+    server = ara.url.removesuffix("/api/v1/")
+    with book_on(f"ara+{server}?playbook=999999") as book, pytest.raises(StoreError):
+        book.save(KEY, "j1.1")
+
+
+def killed_in_mid_write(server, url, writes):
+    """Writers at work while the server is killed and started again; what each was told must be what is there."""
+    told, stop = {}, threading.Event()
+
+    def write(number):
+        key = Key("h", f"job {number}")
+        for revision in range(1, writes + 1):
+            if stop.is_set():
+                return
+            try:
+                with book_on(url) as book:
+                    book.save(key, f"j{revision}.{number}")
+            except ConflictError:
+                raise
+            except StoreError:
+                told.setdefault(number, {})[revision] = "error"
+                return
+            told.setdefault(number, {})[revision] = "ok"
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while not any("ok" in answers.values() for answers in list(told.values())):
+        assert any(thread.is_alive() for thread in threads), told
+        stop.wait(0.05)
+    server.stop(signal.SIGKILL)
+    for thread in threads:
+        thread.join(120)
+    stop.set()
+    with book_on(url) as book, pytest.raises(StoreError):
+        book.find(Key("h", "job 0"))
+    server.start()
+    return told
+
+
+@pytest.mark.spawns
+@pytest.mark.leaves("children")  # the server that took the killed one's place
+@pytest.mark.parametrize("which", ["weed", "ara"])
+def test_what_a_killed_server_had_confirmed_is_there_and_what_it_had_not_is_whole_or_absent(
+    which, weed, ara, tmp_path, make_url
+):
+    server = {"weed": weed, "ara": ara}[which]
+    url = make_url("s3" if which == "weed" else "ara", server, tmp_path)
+    told = killed_in_mid_write(server, url, writes=200)
+    from jobs_stage import until
+
+    def answers():
+        with contextlib.suppress(StoreError), book_on(url) as book:
+            return [book.find(Key("h", f"job {number}")) for number in range(4)] or True
+        return None
+
+    records = until(answers, 60, "the server's return")
+    for number, record in enumerate(records):
+        confirmed = [revision for revision, answer in told.get(number, {}).items() if answer == "ok"]
+        tried = list(told.get(number, {}))
+        there = int(record.ansible_job_id[1:].split(".")[0]) if record else 0
+        assert max(confirmed, default=0) <= there <= max(tried, default=0), (told[number], record)
+        with book_on(url) as book:
+            book.save(Key("h", f"job {number}"), "j999.9")
+            assert book.find(Key("h", f"job {number}")).ansible_job_id == "j999.9"

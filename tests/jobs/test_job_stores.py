@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One contract, every store: a folder, a real S3 server, a real ARA server, and ARA with its claims in a folder."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+
+import pytest
+
+from forkless import ConflictError, SpecError, StoreError, UnknownStoreError, jobs
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def body(text, revision=1):
+    return json.dumps({"job_name": "j", "host": "h", "text": text, "write": text, "revision": revision}).encode()
+
+
+def text_of(head):
+    return json.loads(head.body)["text"]
+
+
+def test_what_was_never_written_is_not_there(store):
+    assert store.head("h/j") is None
+    assert store.stems() == []
+
+
+def test_the_newest_revision_is_what_is_read(store):
+    for number in range(1, 8):
+        store.append("h/j", number, body(f'text {number} ü "quoted"', number))
+    head = store.head("h/j")
+    assert head.revision == 7
+    assert text_of(head) == 'text 7 ü "quoted"'
+
+
+def test_who_comes_second_is_told(store):
+    store.append("h/j", 1, body("first"))
+    with pytest.raises(ConflictError, match="another controller"):
+        store.append("h/j", 1, body("second"))
+    assert text_of(store.head("h/j")) == "first"
+
+
+def test_writing_the_same_again_after_a_lost_answer_is_no_conflict(store):
+    store.append("h/j", 1, body("mine"))
+    store.append("h/j", 1, body("mine"))
+    assert text_of(store.head("h/j")) == "mine"
+
+
+def test_who_slept_while_others_wrote_and_tidied_up_does_not_win(store):
+    for number in range(1, 9):
+        store.append("h/j", number, body(f"text {number}", number))
+    with pytest.raises(ConflictError):
+        store.append("h/j", 2, body("from long ago", 2))
+    assert text_of(store.head("h/j")) == "text 8"
+
+
+def test_jobs_are_listed_by_host(store):
+    for stem in ("h1/a", "h1/book/a", "h2/%2E%2E%2Fx", "h10/a"):
+        store.append(stem, 1, body(stem))
+    assert store.stems() == ["h1/a", "h1/book/a", "h10/a", "h2/%2E%2E%2Fx"]
+    assert store.stems("h1") == ["h1/a", "h1/book/a"]
+
+
+def test_a_playbook_and_a_job_of_the_same_name_do_not_meet(store):
+    store.append("h/x", 1, body("the job"))
+    store.append("h/x/y", 1, body("another job"))
+    assert text_of(store.head("h/x")) == "the job"
+    assert text_of(store.head("h/x/y")) == "another job"
+
+
+def test_the_longest_names_fit(store):
+    long = jobs.Key("h" * 300, "j" * 300, "ü" * 300)
+    book = jobs.JobBook(store)
+    book.save(long, "j1.1", metadata={"n": 1})
+    assert book.find(long).ansible_job_id == "j1.1"
+    assert [record.key for record in book.jobs()] == [long]
+
+
+def test_of_forty_racing_claims_exactly_one_wins(store_url):
+    def claim(number):
+        store = jobs.open_store(store_url)
+        try:
+            return jobs.JobBook(store).claim(jobs.Key("h", "race"), wait=0).claim["token"]
+        except ConflictError:
+            return None
+        finally:
+            store.close()
+
+    with concurrent.futures.ThreadPoolExecutor(40) as pool:
+        tokens = [token for token in pool.map(claim, range(40)) if token]
+    assert len(tokens) == 1
+    store = jobs.open_store(store_url)
+    assert jobs.JobBook(store).newest(jobs.Key("h", "race")).claim["token"] == tokens[0]
+    store.close()
+
+
+def test_an_unknown_store_is_refused_by_name():
+    with pytest.raises(UnknownStoreError, match="no store goes by 'redis:'"):
+        jobs.open_store("redis://there")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://",
+        "s3:///prefix",
+        "s3://key:secret@bucket/x",
+        "s3://bucket/x?colour=red",
+        "ara+http://",
+        "ara+http://h?playbook=x",
+    ],
+)
+def test_a_url_that_makes_no_sense_is_refused(url):
+    with pytest.raises(SpecError):
+        jobs.open_store(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://jobs/x?endpoint=http://127.0.0.1:9&region=us-east-1",
+        "ara+http://127.0.0.1:9",
+        "file:/proc/version/x",
+    ],
+)
+def test_a_store_that_cannot_be_reached_is_an_error_and_never_not_found(url, credentials):
+    store = jobs.open_store(url)
+    book = jobs.JobBook(store)
+    with pytest.raises(StoreError):
+        book.save(jobs.Key("h", "j"), "j1.1")
+    if not url.startswith("file:"):
+        with pytest.raises(StoreError):
+            book.find(jobs.Key("h", "j"))
+        with pytest.raises(StoreError):
+            book.jobs()
+    store.close()

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An engine that runs nothing: it does what the test tells it to, at the wall where the real ones stand."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+
+from forkless import Event, Status
+from forkless._result import Outcome
+
+
+def event(counter, name="runner_on_ok", **fields):
+    return Event(event=name, uuid=str(uuid.uuid4()), counter=counter, event_data={"host": "web1"}, **fields)
+
+
+class Pretend:
+    """`play(deliver, write, stop)` is the run; what it returns, if anything, is the outcome."""
+
+    name = "pretend"
+
+    def __init__(self, play=None):
+        self.play = play or (lambda deliver, write, stop: None)
+        self.lock = threading.Lock()
+        self.at_once = self.most = 0
+
+    def carry_out(self, spec, *, ident, deliver, write, stop, wait=True):
+        with self.lock:
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        try:
+            outcome = self.play(deliver, write, stop)
+        finally:
+            with self.lock:
+                self.at_once -= 1
+        if outcome:
+            return outcome
+        return Outcome(stop.why, 254) if stop.requested else Outcome(Status.SUCCESSFUL, 0)
+
+
+def some(count, size=0):
+    """A play of so many events."""
+
+    def play(deliver, write, stop):
+        for n in range(1, count + 1):
+            deliver(event(n, stdout="x" * size))
+            write("x" * size + "\n")
+        deliver(event(count + 1, "playbook_on_stats"))
+
+    return play
+
+
+def until_stopped(deliver, write, stop):
+    deliver(event(1))
+    stop.wait()

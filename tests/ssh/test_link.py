@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One connection, many channels: commands, files, loss and cancellation, against real sshds."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import os
+import pathlib
+import re
+import threading
+import time
+
+import pytest
+
+import sshd_targets
+from forkless import ssh
+
+pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.spawns]
+
+
+def logins(target):
+    return len(re.findall(r"Accepted \w+ for", target.log()))
+
+
+def until(true, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+def test_a_command_gives_its_status_and_both_streams(link):
+    done = link().execute("echo out; echo err >&2; exit 3")
+    assert (done.rc, done.stdout, done.stderr) == (3, b"out\n", b"err\n")
+
+
+def test_input_reaches_the_command_and_ends(link):
+    assert link().execute("cat; echo .", input_=b"\x00\xff\n").stdout == b"\x00\xff\n.\n"
+
+
+def test_megabytes_go_both_ways_unharmed(link):
+    blob = os.urandom(3_000_000)
+    assert link().execute("cat", input_=blob).stdout == blob
+
+
+def test_a_command_that_is_killed_says_by_what(link):
+    done = link().execute("kill -KILL $$")
+    assert done.rc == 137
+
+
+def test_all_tasks_of_a_run_share_one_connection(sshd, wish):
+    before = logins(sshd)
+    with ssh.kept("run-1"):
+        for _ in range(3):
+            one = ssh.Link(wish().settings())
+            one.execute("true")
+            one.close()
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            # A worker's thread is told its run by the engine; here by hand.
+            def work(number):
+                ssh.RUN.set("run-1")
+                one = ssh.Link(wish().settings())
+                try:
+                    return one.execute(f"echo {number}").stdout
+                finally:
+                    one.close()
+
+            assert sorted(pool.map(work, range(24))) == sorted(b"%d\n" % n for n in range(24))
+    assert logins(sshd) - before == 1
+
+
+def test_two_runs_do_not_share_a_connection(sshd, wish):
+    before = logins(sshd)
+    with ssh.kept("run-a"):
+        ssh.Link(wish().settings()).execute("true")
+        with ssh.kept("run-b"):
+            ssh.Link(wish().settings()).execute("true")
+    assert logins(sshd) - before == 2
+
+
+def test_outside_a_run_the_connection_and_its_thread_end_with_the_last_link(wish):
+    one, two = ssh.Link(wish().settings()), ssh.Link(wish().settings())
+    one.execute("true")
+    two.execute("true")
+    one.close()
+    assert any(thread.name == "forkless-ssh" for thread in threading.enumerate())
+    two.close()
+    assert not any(thread.name == "forkless-ssh" for thread in threading.enumerate())
+
+
+def test_a_host_that_allows_two_channels_gets_two_at_a_time(sshds, wish, spot):
+    own = "127.0.0.1" if not sshds.root else sshds.hosts[0].address
+    target = sshd_targets.start_sshd(
+        sshds.folder, "narrow", own, sshds.user, own_world=sshds.root, more="MaxSessions 2"
+    )
+    try:
+        with ssh.kept("narrow"), concurrent.futures.ThreadPoolExecutor(6) as pool:
+
+            def work(number):
+                ssh.RUN.set("narrow")
+                return ssh.Link(wish(target).settings()).execute(f"sleep 0.2; echo {number}").stdout
+
+            assert sorted(pool.map(work, range(6))) == [b"%d\n" % n for n in range(6)]
+    finally:
+        sshd_targets.stop(target)
+
+
+def test_a_kept_connection_that_died_is_opened_again(sshd, wish):
+    with ssh.kept("run-2"):
+        one = ssh.Link(wish().settings())
+        parent = int(one.execute("echo $PPID").stdout)
+        os.kill(parent, 9)
+        until(lambda: not pathlib.Path(f"/proc/{parent}").exists())
+        assert one.execute("echo back").stdout == b"back\n"
+
+
+def test_a_command_that_may_have_run_is_never_run_twice(link, spot):
+    count = spot / "count"
+    with pytest.raises(ssh.LostError) as caught:
+        link().execute(f"echo x >> {count}; chmod 666 {count}; kill -9 $PPID; sleep 5", attempts=3)
+    assert caught.value.started
+    assert count.read_text() == "x\n"
+
+
+def test_reset_ends_the_connection_and_the_next_command_opens_another(sshd, wish):
+    before = logins(sshd)
+    with ssh.kept("run-3"):
+        one = ssh.Link(wish().settings())
+        one.execute("true")
+        ssh.Link(wish().settings()).reset()
+        assert one.execute("echo again").stdout == b"again\n"
+    assert logins(sshd) - before == 2
+
+
+class Stop(BaseException):
+    pass
+
+
+def test_an_exception_sent_to_the_waiting_thread_stops_the_command_on_the_host(link, spot):
+    pid_file = spot / "pid"
+    seen = []
+
+    def work():
+        one = link()
+        try:
+            one.execute(f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 600")
+        except Stop:
+            seen.append("stopped")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(pid_file.exists)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(Stop))
+    thread.join(30)
+    assert seen == ["stopped"]
+    until(lambda: not pathlib.Path(f"/proc/{pid_file.read_text().strip()}").exists())
+
+
+def test_the_end_of_a_run_ends_what_still_runs_on_its_connections(wish):
+    errors = []
+    with ssh.kept("run-4"):
+        started = threading.Event()
+
+        def work():
+            ssh.RUN.set("run-4")
+            one = ssh.Link(wish().settings())
+            one.execute("true")
+            started.set()
+            try:
+                one.execute("sleep 600")
+            except ssh.SSHError as err:
+                errors.append(err)
+            one.close()
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert started.wait(60)
+    thread.join(60)
+    assert len(errors) == 1
+
+
+@pytest.mark.parametrize("method", ["sftp", "scp", "piped", "smart"])
+def test_files_go_there_and_come_back(link, spot, method):
+    blob = os.urandom(700_000)
+    source, back = spot / "source", spot / "back"
+    source.write_bytes(blob)
+    there = f"{spot}/there 'quoted' ü"
+    one = link()
+    one.put(str(source), there, method=method)
+    one.fetch(there, str(back), method=method)
+    assert back.read_bytes() == blob
+
+
+def test_sftp_keeps_the_mode(link, spot):
+    source = spot / "script"
+    source.write_text("#!/bin/sh\n")
+    source.chmod(0o750)
+    link().put(str(source), f"{spot}/there", method="sftp")
+    assert (spot / "there").stat().st_mode & 0o777 == 0o750
+
+
+def test_without_sftp_files_go_through_a_pipe(sshds, wish, spot):
+    own = "127.0.0.1" if not sshds.root else sshds.hosts[0].address
+    target = sshd_targets.start_sshd(
+        sshds.folder, "nosftp", own, sshds.user, own_world=sshds.root, more="Subsystem sftp /bin/false"
+    )
+    try:
+        with ssh.kept("nosftp"):
+            one = ssh.Link(wish(target).settings())
+            (spot / "a").write_text("by pipe")
+            for _ in range(2):  # the second time it knows
+                one.put(str(spot / "a"), f"{spot}/b")
+                one.fetch(f"{spot}/b", str(spot / "c"))
+            assert (spot / "c").read_text() == "by pipe"
+            with pytest.raises(ssh.SSHError, match="has no SFTP"):
+                one.put(str(spot / "a"), f"{spot}/b", method="sftp")
+    finally:
+        sshd_targets.stop(target)
+
+
+@pytest.mark.parametrize("method", ["sftp", "scp", "piped"])
+def test_a_place_that_cannot_be_written_is_named(link, spot, method):
+    (spot / "a").write_text("x")
+    with pytest.raises(FileNotFoundError, match="/nowhere/at/all"):
+        link().put(str(spot / "a"), "/nowhere/at/all", method=method)
+
+
+def test_a_host_that_is_not_there_is_tried_again_as_often_as_asked_and_then_named(wish):
+    port = sshd_targets.free_port()
+    one = ssh.Link(wish(host="127.0.0.1", port=port).settings())
+    with pytest.raises(ssh.SSHError, match=f"127.0.0.1:{port} cannot be reached"):
+        one.connect(attempts=2)
+    one.close()
+
+
+def test_a_host_that_does_not_answer_is_given_up_in_time(wish):
+    import socket
+
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(1)
+        one = ssh.Link(wish(host="127.0.0.1", port=silent.getsockname()[1], timeout=1).settings())
+        with pytest.raises(ssh.SSHError, match="within 1 s"):
+            one.connect()
+        one.close()

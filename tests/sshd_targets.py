@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Real sshds to talk to, each on a loopback address of its own; as root also with its own hostname, /root and home.
+
+As root they run in mount and uts namespaces and serve one user made for them, who may sudo; as an ordinary user there is
+one plain sshd that serves that user. Also runs by hand: `python tests/sshd_targets.py 3` prints the inventory and waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import getpass
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+SSHD = next((p for p in ("/usr/sbin/sshd", shutil.which("sshd") or "") if p and os.path.exists(p)), None)
+MISSING = "these tests talk to real sshds; install Debian's openssh-server (and sudo) to run them"
+PASSWORD = "Wachtel-9 und Rebhuhn"
+
+
+@dataclasses.dataclass
+class Target:
+    name: str
+    address: str
+    port: int
+    user: str
+    folder: pathlib.Path
+    process: subprocess.Popen
+
+    @property
+    def key(self):
+        return str(self.folder.parent / "client")
+
+    @property
+    def known_hosts(self):
+        return str(self.folder.parent / "known_hosts")
+
+    def log(self):
+        return (self.folder / "log").read_text()
+
+
+@dataclasses.dataclass
+class Targets:
+    folder: pathlib.Path
+    user: str
+    root: bool
+    hosts: list[Target]
+
+    @property
+    def key(self):
+        return str(self.folder / "client")
+
+    @property
+    def known_hosts(self):
+        return str(self.folder / "known_hosts")
+
+    def inventory(self, connection="forkless.core.ssh", more=""):
+        lines = ["[targets]"]
+        lines += [f"{t.name} ansible_host={t.address} ansible_port={t.port}" for t in self.hosts]
+        lines += [
+            "[targets:vars]",
+            f"ansible_connection={connection}",
+            f"ansible_user={self.user}",
+            f"ansible_ssh_private_key_file={self.key}",
+            "ansible_python_interpreter=/usr/bin/python3",
+            f"ansible_ssh_common_args=-F none -o UserKnownHostsFile={self.known_hosts}",
+            more,
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def free_port(address="127.0.0.1"):
+    with socket.socket() as sock:
+        sock.bind((address, 0))
+        return sock.getsockname()[1]
+
+
+quote = shlex.quote
+
+
+def keygen(path, *more):
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path), *more], check=True)
+
+
+def start_sshd(folder, name, address, user, *, own_world, more="", before=lambda: None):
+    """One sshd. `own_world`: root's way, in namespaces. `before` is called when its keys are there."""
+    here = folder / name
+    here.mkdir()
+    port = free_port(address)
+    host_key = here / "host_key"
+    keygen(host_key)
+    os.chmod(host_key, 0o600)
+    before()
+    (here / "conf").write_text(
+        f"""{more}
+Port {port}
+ListenAddress {address}
+HostKey {host_key}
+PidFile {here}/pid
+AuthorizedKeysFile {folder}/authorized
+TrustedUserCAKeys {folder}/ca.pub
+PermitRootLogin no
+UsePAM no
+StrictModes no
+UseDNS no
+MaxStartups 500
+{"" if "Subsystem" in more else "Subsystem sftp internal-sftp"}
+LogLevel VERBOSE
+PasswordAuthentication {"yes" if own_world else "no"}
+KbdInteractiveAuthentication no
+MaxSessions 200
+"""
+    )
+    (here / "log").touch()
+    command = [SSHD, "-D", "-f", str(here / "conf"), "-E", str(here / "log")]
+    if own_world:
+        for place in ("root", "home"):
+            (here / place).mkdir()
+        shutil.chown(here / "home", user)
+        home = folder / "home"
+        script = (
+            f'hostname {name}; mount --make-rprivate /; mount --bind "{here}/root" /root; mount --bind "{here}/home" "{home}"; '
+            'exec "$@"'
+        )
+        command = ["unshare", "--mount", "--uts", "sh", "-c", script, "sh", *command]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not (here / "pid").exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"sshd {name} did not start: {(here / 'log').read_text()}")
+        time.sleep(0.05)
+    with open(folder / "known_hosts", "a") as file:
+        file.write(f"[{address}]:{port} {(here / 'host_key.pub').read_text()}")
+    return Target(name=name, address=address, port=port, user=user, folder=here, process=process)
+
+
+def stop(target):
+    """Ends one sshd with the sessions under it: they are its descendants, found before their parent goes."""
+    with contextlib.suppress(ProcessLookupError):
+        for pid in reversed(descendants(target.process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        target.process.kill()
+    target.process.wait()
+
+
+def descendants(pid):
+    found = []
+    with contextlib.suppress(OSError):
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [child, *descendants(child)]
+    return found
+
+
+@contextlib.contextmanager
+def targets(count, *, more=""):
+    """`count` hosts as root; one as an ordinary user, who has no namespaces to give away."""
+    if SSHD is None:
+        raise RuntimeError(MISSING)
+    root = os.geteuid() == 0
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="fk-sshd-"))
+    folder.chmod(0o755)
+    user = f"fk{os.getpid()}" if root else getpass.getuser()
+    hosts = []
+    sudoers = pathlib.Path("/etc/sudoers.d") / user
+    try:
+        keygen(folder / "client")
+        keygen(folder / "ca")
+        shutil.copy(folder / "client.pub", folder / "authorized")
+        (folder / "authorized").chmod(0o644)
+        if root:
+            os.makedirs("/run/sshd", exist_ok=True)
+            (folder / "home").mkdir()
+            hashed = subprocess.run(
+                ["openssl", "passwd", "-6", "-stdin"], input=PASSWORD, text=True, capture_output=True, check=True
+            ).stdout.strip()
+            subprocess.run(
+                ["useradd", "-M", "-d", str(folder / "home"), "-s", "/bin/sh", "-p", hashed, user],
+                check=True, capture_output=True,
+            )  # fmt: skip
+            if sudoers.parent.is_dir():
+                sudoers.write_text(f"{user} ALL=(root) NOPASSWD: ALL\n{user} ALL=(nobody) PASSWD: ALL\n")
+                sudoers.chmod(0o440)
+        # 127.77.x.y by pid, so that two of these at once do not meet.
+        octet = 2 + os.getpid() % 250
+        for number in range(count if root else 1):
+            address = f"127.77.{octet}.{10 + number}" if sys.platform == "linux" else "127.0.0.1"
+            hosts.append(start_sshd(folder, f"target{number}", address, user, own_world=root, more=more))
+        yield Targets(folder=folder, user=user, root=root, hosts=hosts)
+    finally:
+        for target in hosts:
+            stop(target)
+        if root:
+            with contextlib.suppress(FileNotFoundError):
+                sudoers.unlink()
+            subprocess.run(["userdel", user], check=False, capture_output=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    with targets(int(sys.argv[1]) if len(sys.argv) > 1 else 3) as up:
+        place = up.folder / "hosts.ini"
+        place.write_text(up.inventory())
+        print(place, flush=True)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
