@@ -197,11 +197,13 @@ def test_a_cancelled_play_leaves_no_process(place, patched, tmp_path):
         private_data_dir=folder,
         playbook="play.yml",
         cmdline="-i a,b,c,",
+        extravars={"ansible_python_interpreter": sys.executable},
         quiet=True,
         cancel_callback=cancel,
         settings={"pexpect_timeout": 0.2},
     )
-    assert run.status == "canceled"
+    with run.stdout as stdout:
+        assert run.status == "canceled", stdout.read()
     for pid in map(int, pids.read_text().split()):
         with contextlib.suppress(FileNotFoundError):
             assert "State:\tZ" in pathlib.Path(f"/proc/{pid}/status").read_text()
