@@ -40,7 +40,8 @@ __all__ = ["ENGINE", "RunnerEngine"]
 # What Ansible gets to clean up after itself when it is asked to stop: it removes its temporary folders, here and there.
 _GRACE = 5.0
 _STOPPED = 254
-_CHUNK = 1 << 16
+# Not more at a time: the filter copies what is left of a piece for each event that it takes out of it.
+_CHUNK = 1 << 14
 # As much as a pipe can hold. Who reads on past this, after the child has ended, reads somebody else's output.
 _TAIL_AT_MOST = 1 << 20
 
