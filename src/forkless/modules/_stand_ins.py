@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import atexit
 import copy
+import errno
 import functools
 import json
+import platform
 import subprocess
 import types
 from typing import Any
@@ -238,6 +240,42 @@ class _Subprocess(types.ModuleType):
         return real(*args, **kwargs)
 
 
+class _Distro(types.ModuleType):
+    """subprocess for the library that names the distribution: it asks lsb_release and uname, and can do without."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def check_output(self, cmd: Any, *args: Any, **kwargs: Any) -> Any:
+        invocation = current()
+        if invocation is not None and not invocation.programs:
+            raise OSError(errno.ENOTSUP, needs_program(invocation.name, cmd))
+        return subprocess.check_output(cmd, *args, **kwargs)
+
+
+def distro(_original: Any, _site: str) -> Any:
+    return _Distro("subprocess")
+
+
+class _Platform(types.ModuleType):
+    """platform for the facts: whether Python has 32 or 64 bits can be told without the program `file`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(platform, name)
+
+    def architecture(self, *args: Any) -> Any:
+        invocation = current()
+        return (
+            platform.architecture("")
+            if invocation is not None and not invocation.programs
+            else platform.architecture(*args)
+        )
+
+
+def platform_(_original: Any, _site: str) -> Any:
+    return _Platform("platform")
+
+
 def subprocess_(_original: Any, _site: str) -> Any:
     return _Subprocess("subprocess")
 
@@ -255,6 +293,8 @@ STAND_INS: tuple[tuple[str, str, Any, tuple[str, ...], bool], ...] = (
     (f"{MODULE}.run_command", "says in one sentence what is missing", run_command, ALL, False),
     (f"{MODULE}.get_bin_path", "says in one sentence what is missing", get_bin_path, ALL, False),
     ("ansible.module_utils.common.process:is_executable", "no program can be started", is_executable, ALL, False),
+    ("ansible.module_utils.distro._distro:subprocess", "no program can be started", distro, ALL, False),
+    ("ansible.module_utils.facts.system.platform:platform", "no program can be started", platform_, ALL, False),
     (f"{WARNINGS}:_global_warnings", "one list for the process", collected("warnings"), ALL, False),
     (f"{WARNINGS}:_global_deprecations", "one list for the process", collected("deprecations"), ALL, False),
     (f"{WARNINGS}:_internal", "a module's warnings travel in its result", internal, SINCE_2_19, False),

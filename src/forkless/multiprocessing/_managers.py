@@ -130,7 +130,7 @@ class _Nobody:
 
 
 def decref(stock: Any) -> Any:
-    def decref(token: Any, authkey: Any, state: Any, tls: Any, idset: Any, client: Any) -> None:  # noqa: PLR0917
+    def decref(token: Any, authkey: Any, state: Any, tls: Any, idset: Any, client: Any) -> None:
         server = _servers.get(token.address)
         if server is None:
             stock(token, authkey, state, tls, idset, client)

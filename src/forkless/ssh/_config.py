@@ -138,12 +138,12 @@ class Words:
     def _match(self, path: str, value: str, host: str, user: str, local_user: str) -> bool:
         words = iter(shlex.split(value.replace("=", " ")))
         for word in words:
-            negate, word = word.startswith("!"), word.lstrip("!").lower()
-            if word in ("all", "canonical", "final"):
-                here = word == "all"
+            negate, test = word.startswith("!"), word.lstrip("!").lower()
+            if test in ("all", "canonical", "final"):
+                here = test == "all"
             else:
                 argument = next(words, "")
-                if word == "exec":
+                if test == "exec":
                     # It would start a program to find out. Skipping the block is what a failing program does.
                     self.notes.append(f"{path}: 'Match exec' starts a program; the block was skipped")
                     return False
@@ -151,10 +151,10 @@ class Words:
                 against = {
                     "host": hostname, "originalhost": host, "user": self.get("user", user), "localuser": local_user,
                 }  # fmt: skip
-                if word not in against:
-                    self.notes.append(f"{path}: 'Match {word}' is not known here; the block was skipped")
+                if test not in against:
+                    self.notes.append(f"{path}: 'Match {test}' is not known here; the block was skipped")
                     return False
-                here = matches(argument.split(","), against[word])
+                here = matches(argument.split(","), against[test])
             if here == negate:
                 return False
         return True
@@ -163,8 +163,7 @@ class Words:
 def lines_of(path: str) -> Iterator[tuple[str, str]]:
     try:
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            for line in file:
-                line = line.strip()
+            for line in map(str.strip, file):
                 if line and not line.startswith("#"):
                     name, value = split_line(line)
                     yield name.lower(), value
