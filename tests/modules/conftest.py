@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import sys
 import textwrap
 
 import pytest
@@ -20,6 +22,14 @@ def ansible_is_there():
     import ansible.utils.display  # noqa: F401
 
     _platform.can_exec()
+
+
+@pytest.fixture
+def one_python_for_each_minor():
+    """These take long. What they look at differs by ansible-core's minor; the oldest and the middle Python are tried with one each."""
+    python, core = sys.version_info[:2], importlib.metadata.version("ansible-core").rpartition(".")[0]
+    if python < (3, 13) and (python, core) not in {((3, 11), "2.18"), ((3, 12), "2.21")}:
+        pytest.skip(f"ansible-core {core} is tried with another Python")
 
 
 @pytest.fixture
