@@ -23,7 +23,9 @@ def test_it_tells_the_engine_and_why(capsys):
     assert code == 0
     assert found["engine"]["name"] == "threads"
     assert found["engine"]["why"]
-    assert {"fork", "exec", "sem_open", "pty", "threads", "locale", "ssh program"} <= {one["name"] for one in found["capabilities"]}
+    assert {"fork", "exec", "sem_open", "pty", "threads", "locale", "ssh program"} <= {
+        one["name"] for one in found["capabilities"]
+    }
 
 
 def test_where_nothing_can_be_started_it_says_what_follows(capsys, monkeypatch):

@@ -99,7 +99,9 @@ def plain(value, work, key=""):
 @pytest.mark.spawns
 @pytest.mark.matrix
 @pytest.mark.timeout(900)  # stock starts some eighty programs, on a machine that may be busy
-def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_gives(one_python_for_each_minor, world, tmp_path):
+def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_gives(
+    one_python_for_each_minor, world, tmp_path
+):
     stock, _ = results([str(ANSIBLE_PLAYBOOK)], world, tmp_path / "theirs")
     ours, _ = results(
         [sys.executable, "-m", "forkless", "playbook", "--modules", "in-process"], world, tmp_path / "ourown"

@@ -65,11 +65,15 @@ def test_on_stock_ansible_it_does_what_the_builtin_one_does(project, sshds):
     done = stock(project, ANSIBLE_PIPELINING="1")
     assert done.returncode == 0, done.stdout + done.stderr
     for target in sshds.hosts:
-        assert (project / "out" / target.name / "~" / "plugin").exists() or list((project / "out" / target.name).rglob("plugin"))
+        assert (project / "out" / target.name / "~" / "plugin").exists() or list(
+            (project / "out" / target.name).rglob("plugin")
+        )
 
 
 def test_passwords_are_in_no_word_of_the_most_talkative_run(as_root, project, sshds):
-    (project / "hosts.ini").write_text(sshds.inventory().replace(f"ansible_ssh_private_key_file={sshds.key}", "ansible_private_key_file=/none"))
+    (project / "hosts.ini").write_text(
+        sshds.inventory().replace(f"ansible_ssh_private_key_file={sshds.key}", "ansible_private_key_file=/none")
+    )
     (project / "pw").write_text(sshd_targets.PASSWORD)
     (project / "become.yml").write_text(
         "- hosts: targets[0]\n  gather_facts: false\n  become: true\n  become_user: nobody\n  become_flags: -H -S\n"
@@ -141,6 +145,10 @@ def test_importing_the_library_starts_no_program():
         "import json; print(json.dumps(seen))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert json.loads(done.stdout) == []
