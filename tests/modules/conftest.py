@@ -45,7 +45,7 @@ def run_module(tmp_path):
             path.write_text(
                 f"{HEAD}{head}\ndef main():\n{textwrap.indent(main, '    ')}\nif __name__ == '__main__':\n    main()\n"
             )
-            return modules.run(str(path), {"_ansible_inject_invocation": True, **(arguments or {})}, **more)
+            return modules.run(str(path), arguments or {}, **more)
 
         yield run
 

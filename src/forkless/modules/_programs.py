@@ -171,7 +171,9 @@ def _mode(entry: zipfile.ZipInfo) -> int:
 
 def _split(words: list[str]) -> tuple[str, list[str], list[str], str]:
     """The archive, what to take, what to leave, and where to."""
-    archive, included, excluded, folder = "", [], [], "."
+    archive, folder = "", "."
+    included: list[str] = []
+    excluded: list[str] = []
     target, rest = included, iter(words)
     for word in rest:
         if word == "-d":
