@@ -2,9 +2,11 @@
 # Two commands do everything on a fresh machine with CPython 3.11+, pip and venv: `make demo` and `make test`.
 PYTHON ?= python3
 VENV   := .venv
+# A tree that may not write bytecode compiles ansible-core anew in every child: the tests would take twice as long.
+unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lint bench matrix upstream upstream-fast clean
+.PHONY: help demo test lint bench matrix upstream upstream-fast faults collection clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -43,6 +45,12 @@ upstream: $(VENV)/.ready  ## ansible-core's own integration targets: all that pa
 
 upstream-fast: $(VENV)/.ready  ## the quick ones of them (minutes)
 	@$(BIN)/python tests/upstream/core_targets.py fast
+
+faults: $(VENV)/.ready  ## controllers killed at every step, 20 rounds each
+	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py
+
+collection: $(VENV)/.ready  ## what Ansible's own tools say about the collection
+	@$(BIN)/python tests/check_collection.py
 
 bench: $(VENV)/.ready  ## measure, as ratios to stock
 	@$(BIN)/python -m bench

@@ -384,6 +384,24 @@ def test_a_full_disk_for_artifacts_never_stops_the_run(tmp_path, monkeypatch):
     assert len(result.events) == 2
 
 
+@pytest.mark.spawns
+def test_a_kernel_that_refuses_to_write_never_stops_the_run(tmp_path):
+    code = (
+        "import resource, sys\n"
+        f"sys.path[:0] = [{str(pathlib.Path(__file__).parent)!r}]\n"
+        "import forkless\n"
+        "from pretend import Pretend, some\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+        "result = forkless.run('site.yml', engine=Pretend(some(3, size=20000)), artifacts=sys.argv[1], ident='x')\n"
+        "print(result.status, len(result.events), result.sentence)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.startswith("successful 4 the artifacts in"), done.stderr
+    assert "incomplete: File too large" in done.stdout
+
+
 def test_an_engine_that_fails_leaves_its_status_on_disk(tmp_path):
     def play(deliver, write, stop):
         raise forkless.SpawnError("ansible-playbook", "no such file")

@@ -243,6 +243,13 @@ def shared_stage(tmp_path_factory):
         yield made
 
 
+class Far:
+    """A host over ssh: its inventory, and the pid of its sshd."""
+
+    def __init__(self, inventory, pid):
+        self.inventory, self.pid = inventory, pid
+
+
 @pytest.fixture(scope="session")
 def sshd(tmp_path_factory):
     """A real host over ssh: an sshd of our own on the loopback, with a key of its own."""
@@ -260,8 +267,12 @@ def sshd(tmp_path_factory):
     )
     if os.geteuid() == 0:
         os.makedirs("/run/sshd", exist_ok=True)
+    # In a mount namespace of its own, where that is allowed: what a test mounts there, nobody else sees.
+    apart = ["unshare", "--mount", "--propagation", "private"] if os.geteuid() == 0 else []
     with (folder / "log").open("wb") as log:
-        daemon = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "conf")], stdout=log, stderr=log)
+        daemon = subprocess.Popen(
+            [*apart, "/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "conf")], stdout=log, stderr=log
+        )
     deadline = time.monotonic() + 30
     while True:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as hello:
@@ -275,6 +286,6 @@ def sshd(tmp_path_factory):
         f"ansible_python_interpreter={sys.executable} ansible_connection=ssh "
         "ansible_ssh_common_args='-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR -o ControlPath=none'\n"
     )
-    yield inventory
+    yield Far(inventory, daemon.pid)
     daemon.kill()
     daemon.wait()

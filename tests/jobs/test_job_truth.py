@@ -122,7 +122,7 @@ ON_FORKLESS = ["running", "failed", "everything got SIGKILL", "time limit passed
 
 def make_answers(stage, names, engine):
     """Start a job for each name, do to it what the name says, and ask what has become of it."""
-    loop = {"loop": [dict(name=name, command=CASES[name][0], limit=CASES[name][1]) for name in names]}
+    loop = {"loop": [{"name": name, "command": CASES[name][0], "limit": CASES[name][1]} for name in names]}
     loop["loop_control"] = {"index_var": "n", "label": "{{ item.name }}"}
     stage.tasks(
         {"forkless.core.async_job": {"op": "load", "job_name": "{{ item.name }}"}, "register": "loads", **loop},

@@ -182,8 +182,23 @@ def _stock() -> list[str]:
     return said
 
 
-# Further sections, by flag: name -> (help, what makes its lines). `--seams` finds its place here.
-SECTIONS: dict[str, tuple[str, Callable[[], list[str]]]] = {}
+def _seams() -> list[str]:
+    """Every place where ansible-core is touched, why, and whether it still looks as it did when we last looked."""
+    from forkless.engines import _quiet, _seams, _stitch
+
+    full = _stitch.version()
+    _quiet.import_ansible(ours=False)
+    moved = {line.partition(": ")[0] for line in _stitch.moved(_seams.SEAMS, full)}
+    seams = _stitch.for_minor(_seams.SEAMS, _stitch.minor(full))
+    known = "known" if _stitch.minor(full) in _stitch.KNOWN else "NOT KNOWN"
+    lines = [f"ansible-core {full} ({known}): {len(seams)} seams, {len(moved)} moved"]
+    return lines + [f"{'moved' if seam.site in moved else 'ok':<6} {seam.site}  ({seam.why})" for seam in seams]
+
+
+# Further sections, by flag: name -> (help, what makes its lines).
+SECTIONS: dict[str, tuple[str, Callable[[], list[str]]]] = {
+    "seams": ("every place where ansible-core is touched, and whether it has moved", _seams),
+}
 
 
 def examine() -> dict[str, Any]:

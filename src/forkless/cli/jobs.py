@@ -171,10 +171,10 @@ def _wait(book: JobBook, asked: argparse.Namespace) -> int:
         if answer.trouble:
             return _tell([answer.trouble])
         row = _row(answer)
-        if row["state"] != "running":
+        if row["state"] not in ("running", "claimed"):
             break
         if deadline is not None and time.monotonic() >= deadline:
-            return _tell([f"{record.key} is still running after {asked.timeout:.0f} s."])
+            return _tell([f"{record.key} is still {row['state']} after {asked.timeout:.0f} s."])
         time.sleep(asked.interval if deadline is None else max(0.0, min(asked.interval, deadline - time.monotonic())))
     if asked.format == "json":
         _json(row)

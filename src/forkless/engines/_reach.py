@@ -64,8 +64,12 @@ class Reach:
             self._closers.clear()
         for child in children:
             # A worker that was a process took its children with it only when it was killed; one that ended left them.
-            # A child that nobody waited for is reaped, not ended.
+            # A child that nobody waited for is reaped, not ended, and nobody reads its pipes any more.
             child.poll()
+            for pipe in (child.stdin, child.stdout, child.stderr):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
 
     def interrupt(self, error: type[BaseException]) -> bool:
         """Get the worker out of whatever it is in, with this error. False if it has already left."""

@@ -101,6 +101,11 @@ SEAMS: tuple[Seam, ...] = (
     Seam("ansible.executor.task_queue_manager:TaskQueueManager.load_callbacks", "events", _runtime.load_callbacks),
     Seam("ansible.executor.task_queue_manager:TaskQueueManager.run", "stop between plays", _runtime.checks_stop),
     Seam(
+        "ansible.executor.task_queue_manager:TaskQueueManager.has_dead_workers",
+        "workers that were told to stop are no accident",
+        _runtime.checks_stop,
+    ),
+    Seam(
         "ansible.executor.task_queue_manager:TaskQueueManager.cleanup",
         "leaves a descriptor open until the process ends",
         _runtime.cleanup_play,

@@ -43,6 +43,13 @@ _CHUNK = 1 << 16
 # As much as a pipe can hold. Who reads on past this, after the child has ended, reads somebody else's output.
 _TAIL_AT_MOST = 1 << 20
 
+_HOME = os.path.abspath(__file__).removesuffix(os.path.join("", "forkless", "engines", "runner.py"))
+# `python -m forkless`, also where this program found forkless by a path that the child does not have.
+_OURS = (
+    "import sys; sys.path.append(sys.argv.pop(1)); sys.argv[0] = 'forkless'; "
+    "from forkless.cli import main; sys.exit(main())"
+)
+
 
 def _parts() -> tuple[Callable[..., Any], str]:
     """ansible-runner's filter, and the folder of its callback plugin."""
@@ -207,7 +214,8 @@ class RunnerEngine:
     def _command(self, spec: RunSpec) -> list[str]:
         child = self.child or ("threads" if _threads_work() else "ansible")
         if child == "threads":
-            return [sys.executable, "-m", "forkless", "adhoc" if spec.module else "playbook"]
+            # -P: a yaml.py beside the playbook must not pass for the one that Ansible imports.
+            return [sys.executable, "-P", "-c", _OURS, _HOME, "adhoc" if spec.module else "playbook"]
         path = spec.env.get("PATH", os.environ.get("PATH", os.defpath))
         beside = os.path.dirname(sys.executable)
         command = shutil.which(spec.command, path=beside + os.pathsep + path)

@@ -5,10 +5,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 
+MISSING = ""
 try:
     from forkless import ForklessError
     from forkless import jobs as forkless_jobs
@@ -16,6 +18,8 @@ except ImportError as error:
     ForklessError = None
     MISSING = str(error)
 
+# A job's own async folder, below the configured one; as forkless.jobs.slot_of makes it.
+SLOT = re.compile(r"/forkless/[0-9a-f]{24}/(open|c-[0-9a-f]+)/?$")
 ENDED = ("done", "failed", "killed", "timed_out", "dead", "lost")
 
 SPEC = {
@@ -115,7 +119,12 @@ class ActionModule(ActionBase):
                         host=key.host,
                     )
                 return dict(self._found(self._book.adopt(*found)), changed=True)
-        return dict(self._not_found(key, seen["slot"], claim is not None), changed=claim is not None)
+        slot = seen["slot"]
+        if self._task.check_mode:
+            # In check mode Ansible starts async tasks all the same, and their modules do nothing. What they leave must
+            # not lie where the next run would take it for the job.
+            slot = seen["base"].rstrip("/") + "/forkless/check-mode"
+        return dict(self._not_found(key, slot, claim is not None), changed=claim is not None)
 
     def _save(self, asked):
         key = self._key(asked)
@@ -337,7 +346,7 @@ class ActionModule(ActionBase):
             raise AnsibleError("jobs on Windows hosts can be saved and loaded, but not looked at.")
         # A folder that load gave out may be set for the whole block, and load be called again in it.
         configured = self.get_shell_option("async_dir", default="~/.ansible_async") or "~/.ansible_async"
-        args["async_dir"] = configured.split("/forkless/")[0]
+        args["async_dir"] = SLOT.sub("", configured)
         args["folders"] = [folder for folder in args.get("folders", []) if folder]
         if configured != args["async_dir"]:
             args["folders"].append(configured)

@@ -13,6 +13,8 @@ import time
 
 from ansible_collections.forkless.core.plugins.module_utils import processes as ps
 
+# A job's own async folder: one per name and claim, below the configured one.
+SLOT = re.compile(r".*/forkless/[0-9a-f]{24}/(open|c-[0-9a-f]+)")
 JOB_ID = re.compile(r"j?\d+\.\d+")
 OUTPUT = "output.log"  # in the job's own async folder: where a job may write what it wants to be seen meanwhile
 
@@ -63,7 +65,7 @@ def iso(seconds):
 def _local(text):
     """The command module's own times have no zone: they are local to this host."""
     try:
-        return iso(time.mktime(time.strptime(str(text).split(".")[0], "%Y-%m-%d %H:%M:%S")))
+        return iso(time.mktime(time.strptime(str(text).split(".", 1)[0], "%Y-%m-%d %H:%M:%S")))
     except (ValueError, OverflowError):
         return ""
 
@@ -116,7 +118,7 @@ def status(jid, candidates, recorded=None, lines=20):
 
 def own_slot(folder, jid):
     """The folder, if it is this job's alone: then whatever carries its name belongs to the job."""
-    if "/forkless/" not in folder:
+    if not SLOT.fullmatch(folder):
         return ""
     return folder if list(job_files(folder)) in ([], [jid]) else ""
 

@@ -28,7 +28,7 @@ def boot_id():
         return text.decode().strip()
     for name in ("kern.bootsessionuuid", "kern.boottime"):
         try:
-            return subprocess.check_output(["sysctl", "-n", name], stderr=subprocess.DEVNULL).decode().strip()
+            return _printed("sysctl", "-n", name).strip()
         except (OSError, subprocess.CalledProcessError):
             continue
     return ""
@@ -126,14 +126,20 @@ def _from_proc():
 
 def _from_ps():
     """Where there is no /proc. Sessions and environments cannot be seen there; groups and descent must do."""
-    out = subprocess.check_output(["ps", "-A", "-ww", "-o", "pid=,ppid=,pgid=,state=,lstart=,command="])
+    out = _printed("ps", "-A", "-ww", "-o", "pid=,ppid=,pgid=,state=,lstart=,command=")
     found = {}
-    for line in out.decode("utf-8", "replace").splitlines():
+    for line in out.splitlines():
         words = line.split()
         if len(words) > 9 and not words[3].startswith("Z"):
             pid = int(words[0])
             found[pid] = Process(pid, int(words[1]), int(words[2]), 0, " ".join(words[4:9]), words[9:])
     return found
+
+
+def _printed(*argv):
+    # There is no module object here whose run_command could be called: this is read by more than one program.
+    out = subprocess.check_output(argv, stderr=subprocess.DEVNULL)  # pylint: disable=ansible-bad-function
+    return out.decode("utf-8", "replace")
 
 
 def _read(path):

@@ -96,7 +96,7 @@ def look(folder, mine="", fences=(), raise_fences=False, lines=20):
 
 def sweep(slot, jid):
     """Take away what a finished job has left in its own slot, and fences that nobody can run into any more."""
-    if "/forkless/" not in slot:
+    if not jobs.SLOT.fullmatch(slot):
         return []
     gone = []
     for name in (jobs.OUTPUT, jid + ".tmp"):

@@ -118,7 +118,7 @@ def main():
             "jid": {"type": "str", "default": ""},
             "process": {"type": "dict", "default": {}},
             "slots": {"type": "str", "default": ""},
-            "token": {"type": "str", "default": ""},
+            "token": {"type": "str", "default": "", "no_log": False},
             "fences": {"type": "list", "elements": "str", "default": []},
             "lines": {"type": "int", "default": 20},
             "signal": {"type": "int", "default": 15},
