@@ -14,7 +14,7 @@ import pytest
 
 import forkless
 
-pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
+pytestmark = pytest.mark.spawns
 
 # Far above what any of it takes, far below what the blocked work would take.
 LONG = 300
@@ -54,6 +54,7 @@ def blocked_command(project) -> tuple[str, pathlib.Path]:
     return str(script), pidfile
 
 
+@pytest.mark.matrix
 def test_a_local_command_is_killed_with_its_group_when_its_task_times_out(project):
     script, pidfile = blocked_command(project)
     start = time.monotonic()
@@ -112,6 +113,7 @@ def test_cancel_reaches(project, what):
         result.raise_for_failures()
 
 
+@pytest.mark.matrix
 def test_cancel_starts_no_new_task(project):
     run = project.start(f"- command: sleep {LONG}\n- file: {{path: {project.folder}/never, state: touch}}\n", forks=2)
     begun(run)
@@ -168,6 +170,7 @@ def test_a_worker_that_cannot_be_stopped_is_named(project):
     assert "be stubborn" in str(caught.value)
 
 
+@pytest.mark.matrix
 def test_the_watchdog_names_host_task_and_stack_and_stops_nothing(project):
     gate = project.folder / "go"
     run = project.start(
@@ -189,6 +192,7 @@ def command_line(project, tasks, *args):
     )
 
 
+@pytest.mark.matrix
 def test_ctrl_c_once_ends_the_run_with_its_children(project):
     script, pidfile = blocked_command(project)
     process = command_line(project, f"- command: {script}\n- debug: {{msg: never}}\n", "-l", "h1")
