@@ -362,3 +362,19 @@ def test_a_warning_is_said_once_and_again_in_the_next_run(project):
         result = project.run("- debug: {msg: \"{{ lookup('warns') }}\"}\n", forks=6)
         assert result.rc == 0, result.stdout
         assert result.stdout.count("mind the gap") == 1, result.stdout
+
+
+def test_a_syntax_tree_that_another_thread_spoilt_is_made_again():
+    from forkless.engines import _syntax
+
+    calls = []
+
+    def spoilt(text):
+        calls.append(text)
+        if len(calls) < 3:
+            raise SystemError("AST constructor recursion depth mismatch (before=60, after=54)")
+        return "tree"
+
+    assert _syntax._one_at_a_time(spoilt)("x") == "tree"
+    with pytest.raises(SystemError, match="another"):
+        _syntax._one_at_a_time(lambda: (_ for _ in ()).throw(SystemError("another")))()
