@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import multiprocessing
 import os
 import signal
 import socket
@@ -55,31 +54,28 @@ def test_under_an_event_loop_in_the_main_thread(project):
     assert ticks > 5, "the loop went on meanwhile"
 
 
-def _daemon(spec, queue):
+DAEMON = """
+import multiprocessing, sys
+import forkless
+
+def work(spec):
     # A daemonic process may have no children: stock Ansible fails here with an AssertionError.
     assert multiprocessing.current_process().daemon
-    result = forkless.run(engine="threads", **spec)
-    queue.put((result.rc, result.stdout))
+    result = forkless.run(engine='threads', **spec)
+    sys.exit(result.rc)
+
+if __name__ == '__main__':
+    process = multiprocessing.get_context('spawn').Process(target=work, args=({spec!r},), daemon=True)
+    process.start()
+    process.join()
+    sys.exit(process.exitcode)
+"""
 
 
 def test_in_a_daemonic_process(project):
-    context = multiprocessing.get_context("spawn")
-    queue = context.SimpleQueue()
-    process = context.Process(target=_daemon, args=(project.spec(TASKS, limit="h1"), queue), daemon=True)
-    process.start()
-    process.join(SOON)
-    code, text = queue.get()
-    queue.close()
-    process.close()
-    _stop_resource_tracker()
-    assert code == 0, text
-
-
-def _stop_resource_tracker():
-    """multiprocessing keeps a process of its own for as long as the interpreter lives; the leak guard is right to mind."""
-    from multiprocessing import resource_tracker
-
-    resource_tracker._resource_tracker._stop()
+    script = project.write("daemon.py", DAEMON.format(spec=project.spec(TASKS, limit="h1")))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=SOON, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 CELERY = """
