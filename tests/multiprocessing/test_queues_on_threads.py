@@ -155,6 +155,22 @@ def test_a_child_may_close_its_end_and_the_parent_its_own(ctx):
     left.close()
 
 
+def test_a_pipe_end_and_a_socket_travel_through_a_pipe_of_their_own(ctx):
+    ours, theirs = ctx.Pipe()
+    inner, other = ctx.Pipe(duplex=False)
+    left, right = socket.socketpair()
+    ours.send((other, right))
+    received, sock = theirs.recv()
+    other.close()
+    right.close()
+    received.send("by way of a message")
+    sock.sendall(b"likewise")
+    assert inner.recv() == "by way of a message"
+    assert left.recv(100) == b"likewise"
+    for end in (ours, theirs, inner, received, left, sock):
+        end.close()
+
+
 def test_values_and_arrays_are_shared(ctx):
     value, array = ctx.Value("i", 0), ctx.Array("l", 1)
     children = [ctx.Process(target=add, args=(value, array, 100)) for _ in range(4)]

@@ -28,7 +28,7 @@ from typing import Any
 from forkless.multiprocessing._life import Life, Ticket, here
 from forkless.multiprocessing._stdlib import context, util
 
-__all__ = ["Duplicate", "by_copy", "by_reference", "give_back_queues", "rebuild_arena", "unpack"]
+__all__ = ["Duplicate", "Handed", "by_copy", "by_reference", "give_back_queues", "rebuild_arena", "unpack"]
 
 Process = Any
 
@@ -138,6 +138,24 @@ def by_copy(process: Process, popen: Any) -> memoryview:
 def unpack(parcel: memoryview) -> Process:
     """The child's copy, made on its own thread, so that what is built there belongs to it."""
     return pickle.loads(parcel)  # noqa: S301  (we packed it ourselves)
+
+
+class Handed:
+    """
+    Stands for a descriptor inside a message, from one thread of this program to another.
+
+    The stdlib's waits in a thread of its own, behind a socket in the file system, for the other process to come and get
+    it. Here it has arrived already.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = os.dup(fd)
+        self._pid = os.getpid()
+
+    def detach(self) -> int:
+        if self._pid != os.getpid():
+            raise RuntimeError("a descriptor cannot be handed to another process while its sender works on threads")
+        return self._fd
 
 
 def rebuild_arena(size: int, duplicate: Any) -> Any:
