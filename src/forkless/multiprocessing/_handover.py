@@ -21,7 +21,7 @@ import time
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.heap import Arena
-from multiprocessing.queues import Queue, SimpleQueue
+from multiprocessing.queues import Queue
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
@@ -45,7 +45,7 @@ def by_reference(process: Process) -> Process:
 
 def _own(thing: Any) -> Any:
     """The child's own of whatever a child may close; anything else as it is."""
-    if isinstance(thing, (Queue, SimpleQueue)):
+    if _is_a_queue(thing):
         return _own_queue(thing)
     if isinstance(thing, SharedMemory):
         return type(thing)(thing.name)
@@ -62,15 +62,22 @@ def _own_end(thing: Any) -> Any:
     return thing
 
 
+def _is_a_queue(thing: Any) -> bool:
+    """The stdlib's own, or one made in their image (joblib has one): two ends of a pipe, and a way to be pickled."""
+    parts = getattr(thing, "__dict__", {})
+    return isinstance(parts.get("_reader"), Connection) and hasattr(thing, "__setstate__")
+
+
 def _own_queue(queue: Any) -> Any:
     """The same pipe and the same locks, but its own descriptors, buffer and feeder: what a queue is after a fork."""
     twin = object.__new__(type(queue))
     twin.__dict__.update(vars(queue))
-    twin._reader, twin._writer = _own_end(queue._reader), _own_end(queue._writer)
-    if isinstance(queue, Queue):
-        twin._reset()
-    else:
-        twin._poll = twin._reader.poll
+    context.set_spawning_popen(_own_queue)  # it gives away its parts to a child only; that is what this is for
+    try:
+        parts = queue.__getstate__()
+    finally:
+        context.set_spawning_popen(None)
+    twin.__setstate__(tuple(_own_end(part) for part in parts))
     return twin
 
 
