@@ -130,10 +130,10 @@ def _import_stdlib() -> None:
 
 def _thread_seams() -> list[Seam]:
     from concurrent.futures import process as executor
-    from multiprocessing import connection, heap, managers, synchronize
+    from multiprocessing import connection, heap, managers, queues, synchronize
 
     from forkless.multiprocessing import _by_thread as by
-    from forkless.multiprocessing import _handover, _managers
+    from forkless.multiprocessing import _handover, _managers, _queues
     from forkless.multiprocessing.context import ThreadContext
 
     per_process = "one per process in the stdlib, one per life here"
@@ -167,6 +167,7 @@ def _thread_seams() -> list[Seam]:
         Seam(executor, "_system_limits_checked", False, "whatever it found before, it can make locks now"),
         Seam(executor, "_system_limited", None, "likewise"),
         Seam(managers, "signal", by.View(signal, signal=_signal), "only the main thread may set signal handlers"),
+        Seam(queues.SimpleQueue, "get", _queues.get(queues.SimpleQueue.get), "the stdlib's knows no time limit"),
         Seam(heap, "rebuild_arena", _handover.rebuild_arena, "leaves its descriptor to the end of the process"),
         *_manager_seams(managers, _managers),
     ]
