@@ -3,10 +3,10 @@
 What queues do otherwise between threads.
 
 A SimpleQueue can be asked with a time limit, as every other queue can. And a put() that need not wait is done on the
-spot: the stdlib's Queue.put leaves everything to a feeder thread, so that it never blocks on a full pipe. Between processes
-that thread runs beside its caller; between threads of one program it only adds a change of threads to each message.
-So what is small, and what the pipe has room for, and nothing is queued before, is written at once. Everything else
-goes by the feeder as it always did: so does what cannot be pickled, and it is the feeder that says so.
+spot: the stdlib's Queue.put leaves everything to a feeder thread, so that it never blocks on a full pipe. Between
+processes that thread runs beside its caller; between threads of one program it only adds a change of threads to each
+message. So what is small, and what the pipe has room for, and nothing is queued before, is written at once. Everything
+else goes by the feeder as it always did: so does what cannot be pickled, and it is the feeder that says so.
 """
 
 from __future__ import annotations
