@@ -13,8 +13,9 @@ import time
 import pytest
 
 import forkless
+import sshd_targets
 
-pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
+pytestmark = pytest.mark.spawns
 
 # Far above what any of it takes, far below what the blocked work would take.
 LONG = 300
@@ -54,6 +55,7 @@ def blocked_command(project) -> tuple[str, pathlib.Path]:
     return str(script), pidfile
 
 
+@pytest.mark.matrix
 def test_a_local_command_is_killed_with_its_group_when_its_task_times_out(project):
     script, pidfile = blocked_command(project)
     start = time.monotonic()
@@ -112,6 +114,7 @@ def test_cancel_reaches(project, what):
         result.raise_for_failures()
 
 
+@pytest.mark.matrix
 def test_cancel_starts_no_new_task(project):
     run = project.start(f"- command: sleep {LONG}\n- file: {{path: {project.folder}/never, state: touch}}\n", forks=2)
     begun(run)
@@ -168,6 +171,7 @@ def test_a_worker_that_cannot_be_stopped_is_named(project):
     assert "be stubborn" in str(caught.value)
 
 
+@pytest.mark.matrix
 def test_the_watchdog_names_host_task_and_stack_and_stops_nothing(project):
     gate = project.folder / "go"
     run = project.start(
@@ -189,6 +193,7 @@ def command_line(project, tasks, *args):
     )
 
 
+@pytest.mark.matrix
 def test_ctrl_c_once_ends_the_run_with_its_children(project):
     script, pidfile = blocked_command(project)
     process = command_line(project, f"- command: {script}\n- debug: {{msg: never}}\n", "-l", "h1")
@@ -222,3 +227,16 @@ def test_sigterm_ends_the_command_and_its_children(project):
     process.communicate(timeout=SOON)
     assert process.returncode == -signal.SIGTERM
     wait_for(lambda: not alive(pidfile))
+
+
+def test_cancel_reaches_an_ssh_child(project):
+    """The builtin ssh connection: the ssh program is a child of ours, and blocks in what the host does."""
+    if sshd_targets.SSHD is None:
+        pytest.fail(sshd_targets.MISSING, pytrace=False)
+    with sshd_targets.targets(1) as up:
+        project.write("hosts.ini", up.inventory(connection="ssh", more="ansible_ssh_args=-o ControlPersist=no"))
+        run = project.start(f"- raw: sleep {LONG}\n")
+        begun(run)
+        wait_for(lambda: "Starting session" in up.hosts[0].log())
+        run.cancel()
+        assert run.wait(SOON).status is forkless.Status.CANCELED
