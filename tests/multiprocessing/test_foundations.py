@@ -155,7 +155,7 @@ def test_a_proxy_that_dies_on_the_servers_own_thread_does_not_wait_for_itself(ct
         monkeypatch.setattr(_managers._Door, "accept", accept_and_collect)
         gc.disable()
         try:
-            for _ in range(5):
+            for _ in range(2):
                 cycle = [manager.list()]
                 cycle.append(cycle)
             del cycle
