@@ -112,6 +112,44 @@ def test_everything_put_is_there_once_the_child_is_joined(ctx):
     queue.join_thread()
 
 
+def test_a_simple_queue_can_be_asked_with_a_time_limit(ctx):
+    queue = ctx.SimpleQueue()
+    for limit in ({"block": False}, {"timeout": 0.01}, {"block": True, "timeout": -1}):
+        with pytest.raises(plain.Empty):
+            queue.get(**limit)
+    queue.put("here")
+    assert queue.get(block=False) == "here"
+    threading.Timer(0.05, queue.put, ("late",)).start()
+    assert queue.get(timeout=WAIT) == "late"
+    with queue._rlock, pytest.raises(plain.Empty):
+        queue.get(timeout=0.01)
+    queue.close()
+
+
+def test_big_and_small_messages_keep_their_order(ctx):
+    queue = ctx.Queue()
+    sizes = [10, 10, 100_000, 10, 5_000, 10] * 20
+    reader = threading.Thread(target=lambda: received.extend(len(queue.get(timeout=WAIT)) for _ in sizes))
+    received = []
+    reader.start()
+    for size in sizes:
+        queue.put(b"x" * size)
+    reader.join()
+    assert received == sizes
+    queue.close()
+    queue.join_thread()
+
+
+def test_a_full_pipe_never_blocks_put(ctx):
+    queue = ctx.Queue()
+    for _ in range(500):  # far more than a pipe holds
+        queue.put(b"x" * 1000)
+    for _ in range(500):
+        assert len(queue.get(timeout=WAIT)) == 1000
+    queue.close()
+    queue.join_thread()
+
+
 class Holder:
     """Holds a queue where no start method looks for one."""
 
@@ -153,6 +191,22 @@ def test_a_child_may_close_its_end_and_the_parent_its_own(ctx):
     child.join()
     ours.close()
     left.close()
+
+
+def test_a_pipe_end_and_a_socket_travel_through_a_pipe_of_their_own(ctx):
+    ours, theirs = ctx.Pipe()
+    inner, other = ctx.Pipe(duplex=False)
+    left, right = socket.socketpair()
+    ours.send((other, right))
+    received, sock = theirs.recv()
+    other.close()
+    right.close()
+    received.send("by way of a message")
+    sock.sendall(b"likewise")
+    assert inner.recv() == "by way of a message"
+    assert left.recv(100) == b"likewise"
+    for end in (ours, theirs, inner, received, left, sock):
+        end.close()
 
 
 def test_values_and_arrays_are_shared(ctx):

@@ -105,6 +105,12 @@ def test_it_works_where_the_kernel_forbids_processes(tmp_path):
     assert done.stdout == "all of it works\n", done.stderr
 
 
+def test_it_works_where_the_path_of_the_temporary_folder_is_too_long_for_a_socket(python, tmp_path):
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    assert python(PROGRAM, TMPDIR=str(folder)).stdout == "all of it works\n"
+
+
 NO_DEV_SHM = {
     "read-only": "mount -t tmpfs -o ro,size=1m none /dev/shm",
     "absent": "mount -t tmpfs -o size=1m none /dev",

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.context
+import multiprocessing.pool
 import operator
 import os
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -116,14 +118,51 @@ def test_a_pool(ctx):
         pool.join()
 
 
+class PicklingQueue:
+    """A queue of one's own, as joblib has one: not a subclass of the stdlib's, but made in its image."""
+
+    def __init__(self, ctx):
+        self._reader, self._writer = ctx.Pipe(duplex=False)
+        self._rlock, self._wlock = ctx.Lock(), ctx.Lock()
+        self._make_methods()
+
+    def __getstate__(self):
+        multiprocessing.context.assert_spawning(self)
+        return (self._reader, self._writer, self._rlock, self._wlock)
+
+    def __setstate__(self, state):
+        self._reader, self._writer, self._rlock, self._wlock = state
+        self._make_methods()
+
+    def _make_methods(self):
+        def get():
+            with self._rlock:
+                return self._reader.recv()
+
+        def put(thing):
+            with self._wlock:
+                self._writer.send(thing)
+
+        self.get, self.put, self._send, self._recv = get, put, self._writer.send, self._reader.recv
+
+    def empty(self):
+        return not self._reader.poll()
+
+
+class PicklingPool(multiprocessing.pool.Pool):
+    def _setup_queues(self):
+        self._inqueue, self._outqueue = PicklingQueue(self._ctx), PicklingQueue(self._ctx)
+        self._quick_put, self._quick_get = self._inqueue._send, self._outqueue._recv
+
+
 class Parallel:
-    """What joblib users write, down to what it does: delayed calls, in batches, through a pool, results in order."""
+    """What joblib users write, down to how it is done: delayed calls, through a pool with queues of its own."""
 
     def __init__(self, ctx, n_jobs):
         self._ctx, self._n_jobs = ctx, n_jobs
 
     def __call__(self, calls):
-        with self._ctx.Pool(self._n_jobs) as pool:
+        with PicklingPool(self._n_jobs, context=self._ctx) as pool:
             pending = [pool.apply_async(function, args, kwargs) for function, args, kwargs in calls]
             return [job.get(60) for job in pending]
 

@@ -21,14 +21,14 @@ import time
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.heap import Arena
-from multiprocessing.queues import Queue, SimpleQueue
+from multiprocessing.queues import Queue
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from forkless.multiprocessing._life import Life, Ticket, here
 from forkless.multiprocessing._stdlib import context, util
 
-__all__ = ["Duplicate", "by_copy", "by_reference", "give_back_queues", "rebuild_arena", "unpack"]
+__all__ = ["Duplicate", "Handed", "by_copy", "by_reference", "give_back_queues", "rebuild_arena", "unpack"]
 
 Process = Any
 
@@ -45,7 +45,7 @@ def by_reference(process: Process) -> Process:
 
 def _own(thing: Any) -> Any:
     """The child's own of whatever a child may close; anything else as it is."""
-    if isinstance(thing, (Queue, SimpleQueue)):
+    if _is_a_queue(thing):
         return _own_queue(thing)
     if isinstance(thing, SharedMemory):
         return type(thing)(thing.name)
@@ -62,15 +62,22 @@ def _own_end(thing: Any) -> Any:
     return thing
 
 
+def _is_a_queue(thing: Any) -> bool:
+    """The stdlib's own, or one made in their image (joblib has one): two ends of a pipe, and a way to be pickled."""
+    parts = getattr(thing, "__dict__", {})
+    return isinstance(parts.get("_reader"), Connection) and hasattr(thing, "__setstate__")
+
+
 def _own_queue(queue: Any) -> Any:
     """The same pipe and the same locks, but its own descriptors, buffer and feeder: what a queue is after a fork."""
     twin = object.__new__(type(queue))
     twin.__dict__.update(vars(queue))
-    twin._reader, twin._writer = _own_end(queue._reader), _own_end(queue._writer)
-    if isinstance(queue, Queue):
-        twin._reset()
-    else:
-        twin._poll = twin._reader.poll
+    context.set_spawning_popen(_own_queue)  # it gives away its parts to a child only; that is what this is for
+    try:
+        parts = queue.__getstate__()
+    finally:
+        context.set_spawning_popen(None)
+    twin.__setstate__(tuple(_own_end(part) for part in parts))
     return twin
 
 
@@ -138,6 +145,24 @@ def by_copy(process: Process, popen: Any) -> memoryview:
 def unpack(parcel: memoryview) -> Process:
     """The child's copy, made on its own thread, so that what is built there belongs to it."""
     return pickle.loads(parcel)  # noqa: S301  (we packed it ourselves)
+
+
+class Handed:
+    """
+    Stands for a descriptor inside a message, from one thread of this program to another.
+
+    The stdlib's waits in a thread of its own, behind a socket in the file system, for the other process to come and get
+    it. Here it has arrived already.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = os.dup(fd)
+        self._pid = os.getpid()
+
+    def detach(self) -> int:
+        if self._pid != os.getpid():
+            raise RuntimeError("a descriptor cannot be handed to another process while its sender works on threads")
+        return self._fd
 
 
 def rebuild_arena(size: int, duplicate: Any) -> Any:

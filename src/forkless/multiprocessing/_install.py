@@ -16,6 +16,7 @@ import importlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -119,6 +120,7 @@ def _import_stdlib() -> None:
         "multiprocessing.heap",
         "multiprocessing.forkserver",
         "multiprocessing.managers",
+        "multiprocessing.resource_sharer",
         "multiprocessing.shared_memory",
         "multiprocessing.synchronize",
         "concurrent.futures.process",
@@ -128,10 +130,10 @@ def _import_stdlib() -> None:
 
 def _thread_seams() -> list[Seam]:
     from concurrent.futures import process as executor
-    from multiprocessing import heap, managers, synchronize
+    from multiprocessing import connection, heap, managers, queues, synchronize
 
     from forkless.multiprocessing import _by_thread as by
-    from forkless.multiprocessing import _handover, _managers
+    from forkless.multiprocessing import _handover, _managers, _queues
     from forkless.multiprocessing.context import ThreadContext
 
     per_process = "one per process in the stdlib, one per life here"
@@ -165,15 +167,24 @@ def _thread_seams() -> list[Seam]:
         Seam(executor, "_system_limits_checked", False, "whatever it found before, it can make locks now"),
         Seam(executor, "_system_limited", None, "likewise"),
         Seam(managers, "signal", by.View(signal, signal=_signal), "only the main thread may set signal handlers"),
+        Seam(queues.SimpleQueue, "get", _queues.get(queues.SimpleQueue.get), "the stdlib's knows no time limit"),
         Seam(heap, "rebuild_arena", _handover.rebuild_arena, "leaves its descriptor to the end of the process"),
         *_manager_seams(managers, _managers),
     ]
     if not _platform.has_sem_open():
         seams += _semlock_seams(synchronize)
+    if not _room_for_sockets():
+        seams.append(Seam(connection, "default_family", "AF_INET", "the path of the temporary folder is too long"))
     if not _platform.has_shm():
         seams += _shm_seams()
         seams.append(Seam(heap.Arena, "_dir_candidates", [], "there is no /dev/shm to write to"))
     return seams
+
+
+def _room_for_sockets() -> bool:
+    """Whether a socket in the temporary folder has a path that fits: 104 bytes where it is least (macOS, iOS)."""
+    longest = os.path.join(tempfile.gettempdir(), "pymp-12345678", "listener-12345678")
+    return len(os.fsencode(longest)) < 104
 
 
 def _manager_seams(managers: Any, ours: Any) -> list[Seam]:
@@ -217,9 +228,9 @@ def _tracker_module() -> Any:
 
 
 def _stand_in_seams() -> list[Seam]:
-    from multiprocessing import forkserver, queues, synchronize
+    from multiprocessing import forkserver, queues, resource_sharer, synchronize
 
-    from forkless.multiprocessing import _queues, popen_thread
+    from forkless.multiprocessing import _handover, _queues, popen_thread
     from forkless.multiprocessing._tracker import InProcessTracker
 
     tracker = _tracker_module()
@@ -228,6 +239,7 @@ def _stand_in_seams() -> list[Seam]:
         Seam(context.ForkProcess, "_Popen", staticmethod(popen_thread.ForkPopen), "a thread, by reference"),
         Seam(context.SpawnProcess, "_Popen", staticmethod(popen_thread.SpawnPopen), "a thread, by copy"),
         Seam(context.ForkServerProcess, "_Popen", staticmethod(popen_thread.ForkserverPopen), "a thread, by copy"),
+        Seam(resource_sharer, "DupFd", _handover.Handed, "sender and receiver are one process"),
         Seam(queues.Queue, "put", _queues.put(queues.Queue.put), "a feeder thread for each message is a detour"),
         Seam(forkserver, "ensure_running", _nothing_to_run, "there is no server to start"),
         Seam(tracker._resource_tracker, "__class__", InProcessTracker, "the stdlib's tracker is a process"),

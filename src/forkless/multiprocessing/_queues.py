@@ -1,28 +1,51 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-A put() that need not wait is done on the spot.
+What queues do otherwise between threads.
 
-The stdlib's Queue.put leaves everything to a feeder thread, so that it never blocks on a full pipe. Between processes
-that thread runs beside its caller; between threads of one program it only adds a change of threads to each message.
-So what is small, and what the pipe has room for, and nothing is queued before, is written at once. Everything else
-goes by the feeder as it always did: so does what cannot be pickled, and it is the feeder that says so.
+A SimpleQueue can be asked with a time limit, as every other queue can. And a put() that need not wait is done on the
+spot: the stdlib's Queue.put leaves everything to a feeder thread, so that it never blocks on a full pipe. Between
+processes that thread runs beside its caller; between threads of one program it only adds a change of threads to each
+message. So what is small, and what the pipe has room for, and nothing is queued before, is written at once. Everything
+else goes by the feeder as it always did: so does what cannot be pickled, and it is the feeder that says so.
 """
 
 from __future__ import annotations
 
 import select
+import time
 from multiprocessing import queues
-from queue import Full
+from queue import Empty, Full
 from typing import Any
 
 from forkless.multiprocessing._abandoned import Stop
 
-__all__ = ["put"]
+__all__ = ["get", "put"]
 
 # A pipe that is ready for writing takes this much at once, whole or not at all; the connection adds a header of 4 bytes.
 _AT_ONCE = select.PIPE_BUF - 4
 # After a message that was too big, how many go by the feeder unseen: pickling them twice would be the costlier mistake.
 _PATIENCE = 50
+
+
+def get(stock: Any) -> Any:
+    """SimpleQueue.get, with the arguments of Queue.get."""
+
+    def get(self: Any, block: bool = True, timeout: float | None = None) -> Any:
+        if block and timeout is None:
+            return stock(self)
+        seconds = max(0.0, timeout or 0.0) if block else 0.0
+        deadline = time.monotonic() + seconds
+        if not self._rlock.acquire(block, seconds):
+            raise Empty
+        try:
+            if not self._poll(max(0.0, deadline - time.monotonic())):
+                raise Empty
+            parcel = self._reader.recv_bytes()
+        finally:
+            self._rlock.release()
+        return queues._ForkingPickler.loads(parcel)  # type: ignore[attr-defined]
+
+    return get
 
 
 def put(stock: Any) -> Any:
