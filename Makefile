@@ -2,9 +2,11 @@
 # Two commands do everything on a fresh machine with CPython 3.11+, pip and venv: `make demo` and `make test`.
 PYTHON ?= python3
 VENV   := .venv
+# A tree that may not write bytecode compiles ansible-core anew in every child: the tests would take twice as long.
+unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lint bench docs matrix faults collection clean
+.PHONY: help demo test lint bench matrix upstream upstream-fast faults collection clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -21,18 +23,28 @@ demo: $(VENV)/.ready  ## see it work, in under a minute
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.ready lint  ## run all the tests
+	@echo "preparing what the tests need ..."
 	@$(BIN)/python tests/prepare.py
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not alone'
-	@$(BIN)/python -m pytest -m alone
+	@echo "testing, two at a time ..."
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone'
+	@echo "testing what needs the machine for itself ..."
+	@$(BIN)/python -m pytest -q -m alone
+	@echo "testing the other Pythons and ansible-cores ..."
 	@$(BIN)/nox -s matrix
 
 lint: $(VENV)/.ready
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy --no-error-summary
 
-matrix: $(VENV)/.ready  ## every Python and ansible-core, the whole suite
+matrix: $(VENV)/.ready  ## everything on every Python and ansible-core (long)
 	@$(BIN)/nox -s full
+
+upstream: $(VENV)/.ready  ## ansible-core's own integration targets: all that pass on stock (hours)
+	@$(BIN)/python tests/upstream/core_targets.py full
+
+upstream-fast: $(VENV)/.ready  ## the quick ones of them (minutes)
+	@$(BIN)/python tests/upstream/core_targets.py fast
 
 faults: $(VENV)/.ready  ## controllers killed at every step, 20 rounds each
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py
@@ -44,4 +56,4 @@ bench: $(VENV)/.ready  ## measure, as ratios to stock
 	@$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) .nox .demo
+	rm -rf $(VENV) .nox .cache .demo

@@ -13,6 +13,7 @@ import dataclasses
 import getpass
 import os
 import pathlib
+import shlex
 import shutil
 import signal
 import socket
@@ -81,6 +82,9 @@ def free_port(address="127.0.0.1"):
     with socket.socket() as sock:
         sock.bind((address, 0))
         return sock.getsockname()[1]
+
+
+quote = shlex.quote
 
 
 def keygen(path, *more):
@@ -187,7 +191,7 @@ def targets(count, *, more=""):
                 check=True, capture_output=True,
             )  # fmt: skip
             if sudoers.parent.is_dir():
-                sudoers.write_text(f"{user} ALL=(ALL) NOPASSWD: ALL\n")
+                sudoers.write_text(f"{user} ALL=(root) NOPASSWD: ALL\n{user} ALL=(nobody) PASSWD: ALL\n")
                 sudoers.chmod(0o440)
         # 127.77.x.y by pid, so that two of these at once do not meet.
         octet = 2 + os.getpid() % 250

@@ -80,6 +80,21 @@ def test_what_nobody_reads_goes_to_disk_and_comes_back_the_same(monkeypatch):
         events[2000]
 
 
+def test_what_json_cannot_hold_does_not_end_the_run():
+    circle = {}
+    circle["self"] = circle
+    odd = [{("a", 1): 2}, circle, {"set": {1}}, {"bytes": b"x"}]
+
+    def play(deliver, write, stop):
+        for n, fields in enumerate(odd, 1):
+            deliver(forkless.Event(event="runner_on_ok", uuid=str(n), counter=n, event_data=fields))
+
+    result = start(play).wait()
+    assert result.ok
+    assert [one.counter for one in result.events] == [1, 2, 3, 4]
+    assert all(json.loads(line) for line in result.events.lines(0, 4))
+
+
 def test_memory_stays_bounded_when_nobody_reads():
     run = start(some(3000, size=10_000))
     result = run.wait()
@@ -382,6 +397,24 @@ def test_a_full_disk_for_artifacts_never_stops_the_run(tmp_path, monkeypatch):
     assert result.status is Status.CANCELED
     assert "incomplete: No space left on device" in result.sentence
     assert len(result.events) == 2
+
+
+@pytest.mark.spawns
+def test_a_kernel_that_refuses_to_write_never_stops_the_run(tmp_path):
+    code = (
+        "import resource, sys\n"
+        f"sys.path[:0] = [{str(pathlib.Path(__file__).parent)!r}]\n"
+        "import forkless\n"
+        "from pretend import Pretend, some\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+        "result = forkless.run('site.yml', engine=Pretend(some(3, size=20000)), artifacts=sys.argv[1], ident='x')\n"
+        "print(result.status, len(result.events), result.sentence)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.startswith("successful 4 the artifacts in"), done.stderr
+    assert "incomplete: File too large" in done.stdout
 
 
 def test_an_engine_that_fails_leaves_its_status_on_disk(tmp_path):

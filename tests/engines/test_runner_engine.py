@@ -21,6 +21,7 @@ import forkless
 from forkless import RunSpec, SpecError, Status
 from forkless._stop import Stop
 from forkless.engines import runner as engine_module
+from forkless.engines._feed import without_environment
 from forkless.engines._tree import Tree
 from forkless.engines.runner import RunnerEngine
 
@@ -76,6 +77,7 @@ def shape(result):
     ]
 
 
+@pytest.mark.matrix
 def test_both_children_tell_the_same_events(book):
     path = book(HELLO)
     told = {
@@ -96,11 +98,16 @@ def test_both_children_tell_the_same_events(book):
 
 def test_the_default_child_is_ours_where_it_is_there(monkeypatch):
     spec = RunSpec(playbook="x.yml")
-    assert RunnerEngine()._command(spec)[1:] == ["-m", "forkless", "playbook"]
+    assert RunnerEngine()._command(spec)[-1] == "playbook"
     monkeypatch.setattr(engine_module, "_threads_work", lambda: False)
     assert RunnerEngine()._command(spec)[0].endswith("/ansible-playbook")
     with pytest.raises(SpecError, match="steam"):
         RunnerEngine("steam")
+
+
+def test_a_file_beside_the_playbook_is_not_imported_by_the_child(book, tmp_path):
+    (tmp_path / "yaml.py").write_text("raise SystemExit('the wrong yaml')")
+    assert forkless.run(book(HELLO), engine=RunnerEngine("threads"), cwd=tmp_path).ok
 
 
 def test_a_module_runs_without_a_playbook():
@@ -131,6 +138,7 @@ def test_a_playbook_that_is_not_there_is_told_in_a_sentence(tmp_path):
     assert "nowhere.yml could not be found" in result.sentence
 
 
+@pytest.mark.matrix
 def test_secrets_reach_the_child_and_nobody_else(book, tmp_path):
     # The child tells what everyone could see of it: its arguments, and the modes of its files.
     path = book(
@@ -162,6 +170,7 @@ def test_secrets_reach_the_child_and_nobody_else(book, tmp_path):
         assert what not in result.stdout
 
 
+@pytest.mark.matrix
 def test_a_vault_password_opens_the_vault(book, tmp_path):
     from ansible.parsing.vault import VaultLib, VaultSecret
 
@@ -189,6 +198,7 @@ def test_a_run_sees_its_own_folder_and_environment_and_we_keep_ours(book, tmp_pa
     assert "COLOUR" not in os.environ
 
 
+@pytest.mark.matrix
 def test_cancelling_stops_the_play_and_all_its_processes(book, tmp_path):
     for child in ("ansible", "threads"):
         pids = tmp_path / f"pids-{child}"
@@ -390,7 +400,7 @@ def test_environment_is_taken_out_of_facts_wherever_they_are():
             "results": [{"ansible_facts": {"env": {"A": "1"}}}],
         }
     }
-    engine_module.without_environment(line)
+    without_environment(line)
     assert line == {"res": {"ansible_facts": {"x": 1}, "results": [{"ansible_facts": {}}]}}
 
 

@@ -64,6 +64,7 @@ def soak(spawn, spawns, seconds):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.matrix
 def test_three_hundred_spawns_under_load_all_come_back_whole():
     told = soak("ours", 300, 100)
     assert told["spawns"] == 300, told

@@ -13,7 +13,7 @@ import pytest
 
 import forkless
 
-pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
+pytestmark = pytest.mark.spawns
 
 STOCK = pathlib.Path(sys.executable).with_name("ansible-playbook")
 

@@ -9,11 +9,10 @@ import threading
 
 import pytest
 
+from engines_support import messages
 from forkless.engines import _threads, _views, _worker
 
-from engines_support import messages
-
-pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
+pytestmark = pytest.mark.spawns
 
 EACH = "{{ inventory_hostname }}"
 ALL = {f"h{n}" for n in range(1, 7)}
@@ -25,6 +24,7 @@ def same_as_name(result, task=None):
     return all(said[host] == host for host in ALL)
 
 
+@pytest.mark.matrix
 def test_templated_arguments_of_one_host_never_reach_another(project, monkeypatch):
     tasks = f"- debug:\n    msg: '{EACH}'\n"
     assert same_as_name(project.run(tasks, forks=6))
@@ -32,6 +32,7 @@ def test_templated_arguments_of_one_host_never_reach_another(project, monkeypatc
     assert not same_as_name(project.run(tasks, forks=6))
 
 
+@pytest.mark.matrix
 def test_loop_variables_and_block_names_stay_with_their_host(project):
     result = project.run(
         f"""
@@ -48,6 +49,7 @@ def test_loop_variables_and_block_names_stay_with_their_host(project):
     assert {e.host: e.event_data["res"]["msg"] for e in items} == {host: host for host in ALL}
 
 
+@pytest.mark.matrix
 def test_environment_of_a_task_stays_with_its_host(project):
     result = project.run(
         f"""
@@ -72,6 +74,7 @@ MUTATES = """
 
 
 @pytest.mark.parametrize("where", ["play", "group_vars", "inventory", "extra"])
+@pytest.mark.matrix
 def test_a_variable_mutated_in_a_template_is_not_seen_by_others(project, where):
     fields = {}
     if where == "play":
@@ -109,6 +112,7 @@ class ActionModule(ActionBase):
 """
 
 
+@pytest.mark.matrix
 def test_a_variable_mutated_by_a_plugin_is_not_seen_by_others_nor_is_its_module_state(project, monkeypatch):
     project.write("action_plugins/scribble.py", ACTION)
     tasks = """
@@ -128,6 +132,7 @@ def test_a_variable_mutated_by_a_plugin_is_not_seen_by_others_nor_is_its_module_
     assert set(messages(result, "debug").values()) != {"1 1"}
 
 
+@pytest.mark.matrix
 def test_filter_state_stays_with_its_worker(project):
     project.write(
         "filter_plugins/count.py",
@@ -140,6 +145,7 @@ def test_filter_state_stays_with_its_worker(project):
     assert set(messages(result).values()) == {1}, result.stdout
 
 
+@pytest.mark.matrix
 def test_the_inventory_host_keeps_its_variables_and_groups(project):
     project.write("host_vars/h1.yml", "mine: 7\n")
     result = project.run(
@@ -153,6 +159,7 @@ def test_the_inventory_host_keeps_its_variables_and_groups(project):
     assert all(text.endswith(" 7") for text in said.values())
 
 
+@pytest.mark.matrix
 def test_facts_set_by_one_host_are_not_anothers(project):
     result = project.run(f"- set_fact: {{fact: '{EACH}'}}\n- debug: {{msg: '{{{{ fact }}}}'}}\n", forks=6)
     assert same_as_name(result)
@@ -175,6 +182,7 @@ class ActionModule(ActionBase):
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="only Linux gives a thread a folder and umask of its own"
 )
+@pytest.mark.matrix
 def test_folder_umask_and_environ_of_a_worker_are_its_own(project, monkeypatch):
     project.write("action_plugins/leaky.py", LEAKY)
     before = os.getcwd(), dict(os.environ)
@@ -210,6 +218,7 @@ class ActionModule(ActionBase):
 """
 
 
+@pytest.mark.matrix
 def test_a_plugin_that_prints_does_not_reach_the_programs_stdout(project, capfd):
     project.write("action_plugins/prints.py", PRINTS)
     result = project.run("- prints:\n", limit="h1")
@@ -219,6 +228,7 @@ def test_a_plugin_that_prints_does_not_reach_the_programs_stdout(project, capfd)
     assert err == ""
 
 
+@pytest.mark.matrix
 def test_decrypted_vault_files_are_gone_from_disk_at_the_end(project, monkeypatch):
     from ansible.parsing.vault import VaultLib, VaultSecret
 
@@ -242,6 +252,7 @@ def test_decrypted_vault_files_are_gone_from_disk_at_the_end(project, monkeypatc
     assert plain not in result.stdout
 
 
+@pytest.mark.matrix
 def test_the_base_folder_of_the_loader_is_not_moved_by_roles(project):
     project.write("roles/r/tasks/main.yml", "- debug: {msg: \"{{ lookup('template', 't.j2') }}\"}\n")
     project.write("roles/r/templates/t.j2", "role {{ inventory_hostname }}")
@@ -306,6 +317,7 @@ def test_without_its_locks_the_race_is_lost_sooner_or_later(projects, without):
     assert result.rc != 0
 
 
+@pytest.mark.matrix
 def test_a_prompt_is_answered_to_the_host_that_asked(project, monkeypatch):
     from ansible.plugins.action import pause  # noqa: F401  # imported before the seams, as a program may
 
@@ -338,6 +350,7 @@ def test_a_prompt_is_answered_to_the_host_that_asked(project, monkeypatch):
     assert messages(result) == {host: host for host in ALL}
 
 
+@pytest.mark.matrix
 def test_a_warning_is_said_once_and_again_in_the_next_run(project):
     project.write(
         "lookup_plugins/warns.py",

@@ -91,7 +91,9 @@ def test_outside_a_run_the_connection_and_its_thread_end_with_the_last_link(wish
 
 def test_a_host_that_allows_two_channels_gets_two_at_a_time(sshds, wish, spot):
     own = "127.0.0.1" if not sshds.root else sshds.hosts[0].address
-    target = sshd_targets.start_sshd(sshds.folder, "narrow", own, sshds.user, own_world=sshds.root, more="MaxSessions 2")
+    target = sshd_targets.start_sshd(
+        sshds.folder, "narrow", own, sshds.user, own_world=sshds.root, more="MaxSessions 2"
+    )
     try:
         with ssh.kept("narrow"), concurrent.futures.ThreadPoolExecutor(6) as pool:
 

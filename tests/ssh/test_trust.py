@@ -161,7 +161,10 @@ def test_an_agent_signs_for_us(sshds, link):
         while not os.path.exists(socket_path):
             assert agent.poll() is None
         subprocess.run(
-            ["ssh-add", "-q", sshds.key], env={**os.environ, "SSH_AUTH_SOCK": socket_path}, check=True, capture_output=True
+            ["ssh-add", "-q", sshds.key],
+            env={**os.environ, "SSH_AUTH_SOCK": socket_path},
+            check=True,
+            capture_output=True,
         )
         args = f"-F none -o UserKnownHostsFile={sshds.known_hosts} -o IdentityAgent={socket_path}"
         assert link(key_file="/nonexistent", common_args=args).execute("echo in").stdout == b"in\n"

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate", "configuration"]
 
+# How many imports of ansible-core, under configurations other than the last, are kept for when they are wanted again.
+WORLDS = 8
+
+
+def _key(config: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(config.items()))
+
 
 def configuration(environ: Mapping[str, str], cwd: str, books: Sequence[str]) -> dict[str, str]:
     """What ansible-core would read, by name: two runs with the same may be on stage together."""
@@ -65,6 +72,7 @@ class Gate:
         self._seams: Any = None
         self._absent: Callable[[], None] = lambda: None
         self._hosts_own: dict[str, Any] = {}
+        self._worlds: collections.OrderedDict[Any, dict[str, Any]] = collections.OrderedDict()
 
     @contextlib.contextmanager
     def passed(self, config: dict[str, str], *, stop: Stop, wait: bool, ours: bool) -> Iterator[None]:
@@ -116,16 +124,33 @@ class Gate:
             if own != config:
                 self._hosts_own = _quiet.purge()
         elif self._config is not None and self._config != config:
-            _quiet.purge()
+            self._change_world(config)
         if not _platform.has_sem_open() or not hasattr(os, "fork"):
             from forkless import multiprocessing
 
             multiprocessing.install()
         self._absent = _absent.fill_in()
-        _quiet.import_ansible(ours=ours)
-        self._config = config
-        self._seams = self._install()
-        self._seams.__enter__()
+        try:
+            _quiet.import_ansible(ours=ours)
+            self._config = config
+            self._seams = self._install()
+            self._seams.__enter__()
+        except BaseException:
+            self._absent()
+            raise
+
+    def _change_world(self, config: dict[str, str]) -> None:
+        """
+        Put the ansible-core of the last configuration aside, and take out that of the new one, if it was here before.
+
+        A service that alternates between two configurations imports each once. Not more than a few are kept: Python gives
+        back only part of what an import took (some 9 MB of each are lost).
+        """
+        assert self._config is not None  # noqa: S101  # for the type checker: checked by who calls
+        self._worlds[_key(self._config)] = _quiet.purge()
+        while len(self._worlds) > WORLDS:
+            self._worlds.popitem(last=False)
+        sys.modules.update(self._worlds.pop(_key(config), {}))
 
     def _close(self) -> None:
         seams, self._seams = self._seams, None

@@ -162,7 +162,7 @@ def not_cached(attribute: str) -> Callable[[Any, str], Any]:
 
 
 def print_message(original: Any, _site: str) -> Any:
-    """argparse prints help and errors to the program's own streams."""
+    """What argparse prints, help and errors, goes to the run's output."""
 
     @functools.wraps(original)
     def say(parser: Any, message: str, file: Any = None) -> None:

@@ -42,34 +42,43 @@ class Reach:
         self._children: set[subprocess.Popen[bytes]] = set()
         self._closers: list[Callable[[], None]] = []
         self._sent: type[BaseException] | None = None
+        self._over = False
+        self._shielded = 0
 
     def begin(self) -> None:
+        """The calling thread is the worker from here on. One that was told to end before it began ends here."""
         with self._lock:
             self._thread = threading.get_ident()
-            self._sent = None
+            early = self._sent
+        if early is not None:
+            raise early
 
     def end(self) -> None:
         """From here on nothing is sent any more: the thread may already be at another task."""
         with self._lock:
             self._thread = None
-            if self._sent is not None:
-                _send(threading.get_ident(), None)
-                self._sent = None
+            self._over = True
+            _send(threading.get_ident(), None)
             children = list(self._children)
             self._children.clear()
             self._closers.clear()
         for child in children:
             # A worker that was a process took its children with it only when it was killed; one that ended left them.
-            # A child that nobody waited for is reaped, not ended.
+            # A child that nobody waited for is reaped, not ended, and nobody reads its pipes any more.
             child.poll()
+            for pipe in (child.stdin, child.stdout, child.stderr):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
 
     def interrupt(self, error: type[BaseException]) -> bool:
         """Get the worker out of whatever it is in, with this error. False if it has already left."""
         with self._lock:
-            if self._thread is None:
+            if self._over:
                 return False
             self._sent = error
-            _send(self._thread, error)
+            if self._thread is not None and not self._shielded:
+                _send(self._thread, error)
             children = list(self._children)
             closers = list(self._closers)
             self._wake.notify_all()
@@ -96,6 +105,27 @@ class Reach:
                     return
                 # In slices: the error that was sent is seen between two of them even if the wake-up got lost.
                 self._wake.wait(min(left, 5.0))
+            raise self._sent
+
+    @contextlib.contextmanager
+    def shielded(self) -> Iterator[None]:
+        """
+        While in here nothing is raised in the worker; what was sent meanwhile is raised at the end.
+
+        For the moment between starting a child and knowing of it: an error in between would leave a child that nobody ends.
+        """
+        with self._lock:
+            if self._sent is not None:
+                raise self._sent
+            self._shielded += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._shielded -= 1
+                late = self._sent
+        if late is not None:
+            raise late
 
     def adopt(self, child: subprocess.Popen[bytes]) -> None:
         with self._lock:

@@ -74,6 +74,11 @@ SEAMS: tuple[Seam, ...] = (
         view(_views.signal_view),
         SINCE_2_19,
     ),
+    Seam(
+        "ansible.plugins.action:ActionBase._configure_module",
+        "an exception in the middle of building a module leaves a broken archive behind",
+        _worker.uninterrupted,
+    ),
     # -- the queue manager and the strategy
     Seam(
         "ansible.executor.task_queue_manager:FinalQueue",
@@ -95,6 +100,11 @@ SEAMS: tuple[Seam, ...] = (
     Seam("ansible.executor.task_queue_manager:time", "woken, not polling", view(_views.strategy_time_view)),
     Seam("ansible.executor.task_queue_manager:TaskQueueManager.load_callbacks", "events", _runtime.load_callbacks),
     Seam("ansible.executor.task_queue_manager:TaskQueueManager.run", "stop between plays", _runtime.checks_stop),
+    Seam(
+        "ansible.executor.task_queue_manager:TaskQueueManager.has_dead_workers",
+        "workers that were told to stop are no accident",
+        _runtime.checks_stop,
+    ),
     Seam(
         "ansible.executor.task_queue_manager:TaskQueueManager.cleanup",
         "leaves a descriptor open until the process ends",

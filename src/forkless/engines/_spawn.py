@@ -83,17 +83,17 @@ def _prepare_terminal(fd: int, dimensions: tuple[int, int], *, echo: bool) -> No
 
 
 class _Child(ptyprocess.PtyProcess):  # type: ignore[misc]  # ptyprocess has no types
-    """The process behind a RunnerSpawn: ptyprocess's interface on a Popen."""
+    """The process behind a RunnerSpawn: ptyprocess's interface on a child that it did not fork."""
 
     terminated: bool
     closed: bool
 
-    def __init__(self, popen: subprocess.Popen[bytes], fd: int, mark: str) -> None:
-        self._popen = popen
+    def __init__(self, pid: int, fd: int, mark: str) -> None:
         self._mark = mark
+        self._taken = False
         # Held from asking the kernel to writing down its answer: the answer is given once, whoever asks.
         self._reaping = threading.Lock()
-        super().__init__(popen.pid, fd)
+        super().__init__(pid, fd)
 
     def isalive(self) -> bool:
         if self.terminated:
@@ -116,11 +116,10 @@ class _Child(ptyprocess.PtyProcess):  # type: ignore[misc]  # ptyprocess has no 
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:
-                if self._popen.returncode is not None:
+                if self._taken:
                     raise ptyprocess.PtyProcessError(
                         'isalive() encountered condition where "terminated" is 0, but its status was taken before'
                     ) from None
-                # Not Popen.poll(): it calls this an exit code of 0, and a failed job a success.
                 _log.warning(
                     "the exit status of process %d was taken by someone else in this program (SIGCHLD is ignored, or "
                     "waitpid(-1) is called); it counts as failed, since nobody can know",
@@ -134,9 +133,7 @@ class _Child(ptyprocess.PtyProcess):  # type: ignore[misc]  # ptyprocess has no 
                 self.exitstatus = os.WEXITSTATUS(status)
             elif status is not None:
                 self.signalstatus = os.WTERMSIG(status)
-            # So that Popen neither warns of a child that runs on nor waits for this number again.
-            self._popen.returncode = -1 if status is None else os.waitstatus_to_exitcode(status)
-            self.terminated = True
+            self._taken = self.terminated = True
             return True
 
     def close(self, force: bool = True) -> None:
@@ -216,13 +213,13 @@ class RunnerSpawn(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
         options.setdefault("maxread", 16384)
         super().__init__(command, [] if args is None else args, **options)
 
-    def _spawn(self, command: Any, args: Any, preexec_fn: Any = None, dimensions: Any = None) -> None:
+    def _spawn(self, command: Any, args: Any = None, preexec_fn: Any = None, dimensions: Any = None) -> None:
         if preexec_fn is not None:
             raise pexpect.ExceptionPexpect(
                 "preexec_fn would run Python in a copy of this program, which may hang for ever; RunnerSpawn does not "
                 "take it. Start a small program that does the same and then execs the command."
             )
-        super()._spawn(command, args, None, dimensions)
+        super()._spawn(command, [] if args is None else args, None, dimensions)
 
     def _spawnpty(
         self,
@@ -258,7 +255,10 @@ class RunnerSpawn(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
             raise
         finally:
             os.close(slave)
-        return _Child(popen, master, run_mark(env))
+        # From here on the child is ours to wait for. Popen would take its status when it is collected, and call a status
+        # that someone else took a success.
+        popen.returncode = 0
+        return _Child(popen.pid, master, run_mark(env))
 
     def expect_list(
         self, pattern_list: Any, timeout: Any = -1, searchwindowsize: Any = -1, async_: bool = False, **kw: Any

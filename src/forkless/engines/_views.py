@@ -213,8 +213,11 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
                 for name, place in (("stdin", 3), ("stdout", 4), ("stderr", 5)):
                     if len(args) <= place and kwargs.get(name) is None:
                         kwargs[name] = subprocess.DEVNULL
-        super().__init__(*args, **kwargs)
-        if worker is not None:
+        if worker is None:
+            super().__init__(*args, **kwargs)
+            return
+        with worker.reach.shielded():
+            super().__init__(*args, **kwargs)
             worker.reach.adopt(self)
 
 

@@ -90,6 +90,20 @@ def private_vars(value: Any) -> Any:
     return value
 
 
+def uninterrupted(original: Any, _site: str) -> Any:
+    """A step that is short and must not be left half done: what was sent to the worker meanwhile arrives after it."""
+
+    @functools.wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        worker = _scene.current_worker()
+        if worker is None:
+            return original(*args, **kwargs)
+        with worker.reach.shielded():
+            return original(*args, **kwargs)
+
+    return step
+
+
 def copy_task(task: Any) -> Any:
     """Templating rewrites a task's attributes, and its parents'; with the linear strategy all hosts share one."""
     return task.copy(exclude_tasks=True)
@@ -189,8 +203,8 @@ class Worker:
         code = 0
         try:
             with _scene.enter_worker(self.scene, self):
-                self.reach.begin()
                 try:
+                    self.reach.begin()
                     # An empty context: what the strategy's thread has open in its own is not this worker's.
                     context = contextvars.Context()
                     context.run(ssh.RUN.set, self.scene.ident)

@@ -15,7 +15,7 @@ from forkless import modules, ssh
 from forkless._errors import StuckWorkerError
 from forkless._events import Status
 from forkless._result import Outcome
-from forkless.engines import _callback, _gate, _plugins, _scene, _seams, _stitch, _threads, _views, _worker
+from forkless.engines import _callback, _gate, _plugins, _reach, _scene, _seams, _stitch, _threads, _views, _worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,6 +103,7 @@ def staged(
             yield
         finally:
             forget()
+            _reach.wait_for_ended_groups()
             _threads.crew(scene).close(0.0 if scene.stop.urgent else GRACE)
             while scene.at_end:
                 scene.at_end.pop()()

@@ -87,5 +87,11 @@ def run(
     try:
         result: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        result = {"failed": True, "msg": "MODULE FAILURE", "rc": done.rc, "module_stdout": done.stdout, "module_stderr": done.stderr}
+        result = {
+            "failed": True,
+            "msg": "MODULE FAILURE",
+            "rc": done.rc,
+            "module_stdout": done.stdout,
+            "module_stderr": done.stderr,
+        }
     return result

@@ -14,6 +14,7 @@ import functools
 import os
 import shutil
 import sys
+import tempfile
 import threading
 from typing import Any
 
@@ -213,11 +214,11 @@ def remove_tmp_path(original: Any, _site: str) -> Any:
 
 
 def _expand(path: str) -> str:
-    """~ with the home of the run's environment; a folder for temporary files where nobody has a home."""
-    home = _environ().get("HOME")
-    if path == "~" or path.startswith("~/"):
-        return (home or os.path.expanduser("~")) + path[1:] if home or os.path.expanduser("~") != "~" else "/tmp" + path[1:]  # noqa: S108
-    return os.path.expanduser(path)
+    """~ with the home of the run's environment; the folder for temporary files where nobody has a home."""
+    if path != "~" and not path.startswith("~/"):
+        return os.path.expanduser(path)
+    home = _environ().get("HOME") or os.path.expanduser("~")
+    return (tempfile.gettempdir() if home == "~" else home) + path[1:]
 
 
 def remote_expand_user(original: Any, _site: str) -> Any:

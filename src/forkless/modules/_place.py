@@ -68,7 +68,7 @@ _users = 0
 _Real: Any = type(os.environ)
 
 
-class _PerThread(_Real):  # type: ignore[misc, valid-type]
+class _PerThread(_Real):  # type: ignore[misc]
     """
     The class that os.environ has while a module runs here: a thread with variables of its own sees those.
 
@@ -110,7 +110,7 @@ def environ(variables: dict[str, str]) -> Iterator[None]:
         if _users == 1:
             for one in (os.environ, getattr(os, "environb", None)):
                 if one is not None:
-                    one.__class__ = _PerThread  # type: ignore[assignment]
+                    one.__class__ = _PerThread
     outer = _mine.variables
     _mine.variables = {os.fsencode(key): os.fsencode(value) for key, value in variables.items()}
     try:

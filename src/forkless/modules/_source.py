@@ -6,7 +6,6 @@ from __future__ import annotations
 import builtins
 import importlib
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -79,7 +78,13 @@ def load(path: str, name: str) -> Source | None:
 
 
 def needs_program(name: str, program: object) -> str:
-    words = program if isinstance(program, str) else program[0] if isinstance(program, (list, tuple)) and program else program
+    words = (
+        program
+        if isinstance(program, str)
+        else program[0]
+        if isinstance(program, (list, tuple)) and program
+        else program
+    )
     return (
         f"the module '{name.rpartition('.')[2]}' needs the program '{str(words).split(' ')[0]}', and this system does not let us start "
         "programs; run the task on another host (delegate_to), or use a module that needs none"
@@ -122,7 +127,13 @@ _sys, _subprocess = _Sys("sys"), _Subprocess("subprocess")
 
 
 def _import(
-    name: str, globals_: Any = None, locals_: Any = None, names: Any = (), level: int = 0, *, real: Any = builtins.__import__
+    name: str,
+    globals_: Any = None,
+    locals_: Any = None,
+    names: Any = (),
+    level: int = 0,
+    *,
+    real: Any = builtins.__import__,
 ) -> Any:
     if level == 0:
         if name == "sys":

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import atexit
 import copy
+import errno
 import functools
 import json
+import platform
 import subprocess
 import types
 from typing import Any
 
+from forkless.modules import _programs
 from forkless.modules._invocation import current
 from forkless.modules._source import VIEWS, needs_program
 
@@ -192,6 +195,8 @@ def run_command(original: Any, _site: str) -> Any:
         invocation = current()
         if invocation is None or invocation.programs:
             return original(self, args, *more, **kwargs)
+        if isinstance(args, list) and args and args[0] in _programs.OURS:
+            return _programs.run(args)
         return self.fail_json(rc=257, cmd=args, msg=needs_program(invocation.name, args))
 
     return stand_in
@@ -203,9 +208,24 @@ def get_bin_path(original: Any, _site: str) -> Any:
         invocation = current()
         if invocation is None or invocation.programs:
             return original(self, arg, required, opt_dirs)
+        if arg in _programs.OURS:
+            return arg
         if required:
             self.fail_json(msg=needs_program(invocation.name, arg))
         return None
+
+    return stand_in
+
+
+def find_program(original: Any, _site: str) -> Any:
+    @functools.wraps(original)
+    def stand_in(arg: str, *args: Any, **kwargs: Any) -> Any:
+        invocation = current()
+        if invocation is None or invocation.programs:
+            return original(arg, *args, **kwargs)
+        if arg in _programs.OURS:
+            return arg
+        raise ValueError(needs_program(invocation.name, arg))
 
     return stand_in
 
@@ -238,6 +258,42 @@ class _Subprocess(types.ModuleType):
         return real(*args, **kwargs)
 
 
+class _Distro(types.ModuleType):
+    """subprocess for the library that names the distribution: it asks lsb_release and uname, and can do without."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+    def check_output(self, cmd: Any, *args: Any, **kwargs: Any) -> Any:
+        invocation = current()
+        if invocation is not None and not invocation.programs:
+            raise OSError(errno.ENOTSUP, needs_program(invocation.name, cmd))
+        return subprocess.check_output(cmd, *args, **kwargs)
+
+
+def distro(_original: Any, _site: str) -> Any:
+    return _Distro("subprocess")
+
+
+class _Platform(types.ModuleType):
+    """platform for the facts: whether Python has 32 or 64 bits can be told without the program `file`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(platform, name)
+
+    def architecture(self, *args: Any) -> Any:
+        invocation = current()
+        return (
+            platform.architecture("")
+            if invocation is not None and not invocation.programs
+            else platform.architecture(*args)
+        )
+
+
+def platform_(_original: Any, _site: str) -> Any:
+    return _Platform("platform")
+
+
 def subprocess_(_original: Any, _site: str) -> Any:
     return _Subprocess("subprocess")
 
@@ -254,7 +310,10 @@ STAND_INS: tuple[tuple[str, str, Any, tuple[str, ...], bool], ...] = (
     (f"{MODULE}.log", "opens the process's syslog under its own name", nothing, ALL, False),
     (f"{MODULE}.run_command", "says in one sentence what is missing", run_command, ALL, False),
     (f"{MODULE}.get_bin_path", "says in one sentence what is missing", get_bin_path, ALL, False),
+    ("ansible.module_utils.common.process:get_bin_path", "no program can be started", find_program, ALL, False),
     ("ansible.module_utils.common.process:is_executable", "no program can be started", is_executable, ALL, False),
+    ("ansible.module_utils.distro._distro:subprocess", "no program can be started", distro, ALL, False),
+    ("ansible.module_utils.facts.system.platform:platform", "no program can be started", platform_, ALL, False),
     (f"{WARNINGS}:_global_warnings", "one list for the process", collected("warnings"), ALL, False),
     (f"{WARNINGS}:_global_deprecations", "one list for the process", collected("deprecations"), ALL, False),
     (f"{WARNINGS}:_internal", "a module's warnings travel in its result", internal, SINCE_2_19, False),

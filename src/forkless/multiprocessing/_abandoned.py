@@ -92,13 +92,18 @@ class Stopper:
     def _see_to_it(self, moment: float = MOMENT, grace: float = GRACE) -> None:
         if self._life.wait(moment) is not None:
             return
+        if self._life.leaving and self._life.wait(grace) is not None:
+            return
         self._ask()
         if self._life.wait(grace) is not None:
             return
-        self._life.end(-self.signal)
-        if not self.gone:
-            _left_behind.append(self)
-            _log.warning("%s", self.report())
+        try:
+            if not self.gone:
+                _left_behind.append(self)
+                _log.warning("%s", self.report())
+        finally:
+            # Afterwards: the program may only be waiting for this to exit, and would take the notice along.
+            self._life.end(-self.signal)
 
     def _ask(self) -> None:
         with self._lock:

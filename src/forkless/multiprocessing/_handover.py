@@ -3,8 +3,9 @@
 What crosses the border between a parent and its child, and how.
 
 fork gave a child two things: its parent's objects, and descriptors of its own. On a thread the first comes for free
-and the second does not. So by_reference() shares the objects, but duplicates the pipe ends among the arguments: who
-passes one on closes his own afterwards, the stdlib's Pool and Manager among them.
+and the second does not. So by_reference() shares the objects, but duplicates the pipe ends, sockets, queues and shared
+memory that are arguments (of a subclass of Process: the pipe ends and sockets that are attributes): who passes one on
+closes his own afterwards, the stdlib's Pool and Manager among them.
 
 spawn pickled everything. by_copy() does the same, and a descriptor in the pickle is a duplicate.
 """
@@ -19,13 +20,15 @@ import socket
 import time
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
+from multiprocessing.heap import Arena
 from multiprocessing.queues import Queue, SimpleQueue
+from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from forkless.multiprocessing._life import Life, Ticket, here
 from forkless.multiprocessing._stdlib import context, util
 
-__all__ = ["Duplicate", "by_copy", "by_reference", "give_back_queues", "unpack"]
+__all__ = ["Duplicate", "by_copy", "by_reference", "give_back_queues", "rebuild_arena", "unpack"]
 
 Process = Any
 
@@ -33,7 +36,7 @@ Process = Any
 def by_reference(process: Process) -> Process:
     """A twin of the process object, for the child to call its own. Its attributes are the parent's, by reference."""
     twin = object.__new__(type(process))
-    twin.__dict__.update(vars(process))
+    twin.__dict__.update({name: _own_end(thing) for name, thing in vars(process).items()})
     twin._config = dict(process._config)
     twin._args = tuple(_own(thing) for thing in process._args)
     twin._kwargs = {key: _own(thing) for key, thing in process._kwargs.items()}
@@ -41,17 +44,21 @@ def by_reference(process: Process) -> Process:
 
 
 def _own(thing: Any) -> Any:
-    """The child's own end of a pipe, socket or queue; anything else as it is."""
-    if isinstance(thing, Connection):
-        if thing.closed:
-            return thing
-        return type(thing)(os.dup(thing.fileno()), thing.readable, thing.writable)
-    if isinstance(thing, socket.socket):
-        return thing if thing.fileno() < 0 else thing.dup()
+    """The child's own of whatever a child may close; anything else as it is."""
     if isinstance(thing, (Queue, SimpleQueue)):
         return _own_queue(thing)
+    if isinstance(thing, SharedMemory):
+        return type(thing)(thing.name)
     if type(thing) is tuple:  # initargs, for one; the only container whose copy nobody can tell from the original
         return tuple(_own(inner) for inner in thing)
+    return _own_end(thing)
+
+
+def _own_end(thing: Any) -> Any:
+    if isinstance(thing, Connection) and not thing.closed:
+        return type(thing)(os.dup(thing.fileno()), thing.readable, thing.writable)
+    if isinstance(thing, socket.socket) and thing.fileno() >= 0:
+        return thing.dup()
     return thing
 
 
@@ -59,7 +66,7 @@ def _own_queue(queue: Any) -> Any:
     """The same pipe and the same locks, but its own descriptors, buffer and feeder: what a queue is after a fork."""
     twin = object.__new__(type(queue))
     twin.__dict__.update(vars(queue))
-    twin._reader, twin._writer = _own(queue._reader), _own(queue._writer)
+    twin._reader, twin._writer = _own_end(queue._reader), _own_end(queue._writer)
     if isinstance(queue, Queue):
         twin._reset()
     else:
@@ -93,7 +100,7 @@ def give_back_queues(life: Life) -> None:
 
 def _maker(queue: Any) -> int | None:
     """Who called its constructor; nobody, for one that was unpickled or duplicated."""
-    for ticket, ident, _ in list(util._afterfork_registry):
+    for ticket, ident, _ in list(util._afterfork_registry.data):  # one step: see _bootstrap
         if ident == id(queue):
             return Ticket.owner_of(ticket)
     return None
@@ -131,6 +138,13 @@ def by_copy(process: Process, popen: Any) -> memoryview:
 def unpack(parcel: memoryview) -> Process:
     """The child's copy, made on its own thread, so that what is built there belongs to it."""
     return pickle.loads(parcel)  # noqa: S301  (we packed it ourselves)
+
+
+def rebuild_arena(size: int, duplicate: Any) -> Any:
+    """A block of shared memory, from a parcel. The stdlib's leaves the descriptor to the end of the process."""
+    arena = Arena(size, duplicate.detach())
+    util.Finalize(arena, os.close, (arena.fd,))
+    return arena
 
 
 class Duplicate:

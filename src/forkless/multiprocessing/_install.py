@@ -52,8 +52,9 @@ def install(*, stand_in: bool = True) -> None:
     """
     global _kept  # noqa: PLW0603
     with _lock:
-        _kept = max(_kept, Step.STAND_IN if stand_in else Step.THREAD)
-        _go_to(_wanted())
+        step = max(_kept, Step.STAND_IN if stand_in else Step.THREAD)
+        _go_to(max(_wanted(), step))
+        _kept = step
 
 
 def uninstall() -> None:
@@ -69,8 +70,8 @@ def installed(*, stand_in: bool = True) -> Iterator[None]:
     """install() for the length of a block. Blocks may nest and overlap; the last one out takes the stand-ins out."""
     step = Step.STAND_IN if stand_in else Step.THREAD
     with _lock:
+        _go_to(max(_wanted(), step))
         _inside[step] += 1
-        _go_to(_wanted())
     try:
         yield
     finally:
@@ -84,7 +85,7 @@ def is_installed(*, stand_in: bool = False) -> bool:
 
 
 def _wanted() -> Step:
-    return max(_kept, *(step for step, holders in _inside.items() if holders), Step.OUT, Step.OUT)
+    return max([_kept, *(step for step, holders in _inside.items() if holders)])
 
 
 def _go_to(step: Step) -> None:
@@ -130,7 +131,7 @@ def _thread_seams() -> list[Seam]:
     from multiprocessing import heap, managers, synchronize
 
     from forkless.multiprocessing import _by_thread as by
-    from forkless.multiprocessing import _managers
+    from forkless.multiprocessing import _handover, _managers
     from forkless.multiprocessing.context import ThreadContext
 
     per_process = "one per process in the stdlib, one per life here"
@@ -164,6 +165,7 @@ def _thread_seams() -> list[Seam]:
         Seam(executor, "_system_limits_checked", False, "whatever it found before, it can make locks now"),
         Seam(executor, "_system_limited", None, "likewise"),
         Seam(managers, "signal", by.View(signal, signal=_signal), "only the main thread may set signal handlers"),
+        Seam(heap, "rebuild_arena", _handover.rebuild_arena, "leaves its descriptor to the end of the process"),
         *_manager_seams(managers, _managers),
     ]
     if not _platform.has_sem_open():
@@ -215,9 +217,9 @@ def _tracker_module() -> Any:
 
 
 def _stand_in_seams() -> list[Seam]:
-    from multiprocessing import forkserver, synchronize
+    from multiprocessing import forkserver, queues, synchronize
 
-    from forkless.multiprocessing import popen_thread
+    from forkless.multiprocessing import _queues, popen_thread
     from forkless.multiprocessing._tracker import InProcessTracker
 
     tracker = _tracker_module()
@@ -226,6 +228,7 @@ def _stand_in_seams() -> list[Seam]:
         Seam(context.ForkProcess, "_Popen", staticmethod(popen_thread.ForkPopen), "a thread, by reference"),
         Seam(context.SpawnProcess, "_Popen", staticmethod(popen_thread.SpawnPopen), "a thread, by copy"),
         Seam(context.ForkServerProcess, "_Popen", staticmethod(popen_thread.ForkserverPopen), "a thread, by copy"),
+        Seam(queues.Queue, "put", _queues.put(queues.Queue.put), "a feeder thread for each message is a detour"),
         Seam(forkserver, "ensure_running", _nothing_to_run, "there is no server to start"),
         Seam(tracker._resource_tracker, "__class__", InProcessTracker, "the stdlib's tracker is a process"),
         Seam(tracker, "ensure_running", _nothing_to_run, "likewise"),

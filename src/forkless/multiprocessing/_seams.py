@@ -29,8 +29,9 @@ class Undo:
         self._done: list[tuple[Any, str, Any]] = []
 
     def replace(self, seam: Seam) -> None:
-        self._done.append((seam.owner, seam.name, _get(seam.owner, seam.name)))
+        was = _get(seam.owner, seam.name)
         _set(seam.owner, seam.name, seam.stand_in)
+        self._done.append((seam.owner, seam.name, was))
 
     def undo(self) -> None:
         while self._done:

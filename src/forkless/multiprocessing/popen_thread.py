@@ -95,7 +95,6 @@ class SpawnPopen(Popen):
         finally:
             del newborn._inheriting
             held.clear()
-            _handover.Duplicate.drop_unclaimed(self.life)
 
     def duplicate_for_child(self, fd: int) -> int:
         return _handover.Duplicate.of(fd, self.life)
@@ -152,6 +151,7 @@ class _Child:
             pass
         finally:
             try:
+                _handover.Duplicate.drop_unclaimed(self._life)
                 self._life.end(-self._stopper.signal or code)
                 if thread is not None:
                     thread._delete()  # type: ignore[attr-defined]

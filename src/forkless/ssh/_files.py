@@ -81,7 +81,9 @@ class Files:
                     while piece := file.read(PIECE):
                         await remote.write(piece)
             except library.SFTPError as err:
-                raise FileNotFoundError(f"cannot write {target} on {self._host.settings.address}: {err.reason}") from err
+                raise FileNotFoundError(
+                    f"cannot write {target} on {self._host.settings.address}: {err.reason}"
+                ) from err
 
     async def _fetch_sftp(self, source: str, target: str, attempts: int) -> None:
         library = asyncssh()

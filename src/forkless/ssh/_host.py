@@ -42,7 +42,9 @@ class Host:
     async def connection(self, attempts: int = 1) -> Any:
         """The live connection. Those who come while it is being opened wait for the same one."""
         if self._closed:
-            raise SSHError(f"the connection to {self.settings.address} was closed: its run was stopped, or it was reset")
+            raise SSHError(
+                f"the connection to {self.settings.address} was closed: its run was stopped, or it was reset"
+            )
         if self._connection is not None and not self._connection.is_closed():
             return self._connection
         if self._opening is None or self._opening.done():
@@ -83,7 +85,7 @@ class Host:
             one.close()
             try:
                 await asyncio.wait_for(one.wait_closed(), CLOSING)
-            except (TimeoutError, asyncio.TimeoutError):
+            except TimeoutError:
                 one.abort()
                 await one.wait_closed()
 
@@ -115,7 +117,11 @@ class Host:
             connection = await self.connection(attempts)
             try:
                 _, session = await connection.create_session(
-                    make, command, encoding=None, request_pty="force" if tty else False, term_type="xterm" if tty else None
+                    make,
+                    command,
+                    encoding=None,
+                    request_pty="force" if tty else False,
+                    term_type="xterm" if tty else None,
                 )
             except library.ChannelOpenError as err:
                 if not connection.is_closed():
@@ -171,5 +177,5 @@ class Host:
             session.stop()
 
 
-class _Full(Exception):  # noqa: N818  # never leaves this file: it is how a refused channel goes back to the queue
-    pass
+class _Full(Exception):
+    """Never leaves this file: it is how a refused channel goes back to the queue."""

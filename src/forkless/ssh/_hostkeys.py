@@ -8,11 +8,13 @@ import hashlib
 import hmac
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forkless.ssh._errors import HostKeyError
 from forkless.ssh._library import asyncssh
-from forkless.ssh._settings import Settings
+
+if TYPE_CHECKING:
+    from forkless.ssh._settings import Settings
 
 __all__ = ["HostKeys"]
 
@@ -32,7 +34,9 @@ class HostKeys:
         try:
             known = asyncssh().import_known_hosts("".join(lines)).match(name, "", port)
             # Where a port has no key of its own the library looks again without it, and forgets what was revoked for it.
-            revoked = asyncssh().import_known_hosts("".join(one.split(None, 1)[1] for one in lines if one.startswith("@revoked")))
+            revoked = asyncssh().import_known_hosts(
+                "".join(one.split(None, 1)[1] for one in lines if one.startswith("@revoked"))
+            )
         except ValueError as err:
             raise HostKeyError(f"known_hosts cannot be read ({err}); looked into {self._files()}") from err
         self.keys, self.authorities = known[:2]

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes.util
 import functools
 import getpass
+import os
+import pathlib
 import threading
 import types
 from typing import Any
@@ -43,7 +45,21 @@ def asyncssh() -> Any:
         if not _known_to_the_system():
             # It asks for the local user's name whether it needs it or not, and there is none to be found here.
             library.connection.getpass = types.SimpleNamespace(getuser=local_user)
+        if os.path.expanduser("~") == "~":
+            # Nor has everyone a home. It looks for files there that we name ourselves, or do without.
+            for module in (library.config, library.connection, library.misc, library.public_key):
+                module.Path = _Homeless
         return library
+
+
+class _Homeless(type(pathlib.Path())):  # type: ignore[misc]
+    """A path in which ~ stays what it is, where nobody can say what it stands for."""
+
+    def expanduser(self) -> Any:
+        try:
+            return super().expanduser()
+        except RuntimeError:
+            return self
 
 
 def _known_to_the_system() -> bool:

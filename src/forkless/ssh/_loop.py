@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -69,9 +70,7 @@ class Loop:
             await asyncio.gather(*rest, return_exceptions=True)
 
         done = asyncio.run_coroutine_threadsafe(wind_up(), self._loop)
-        try:
-            done.result(GRACE)
-        except concurrent.futures.TimeoutError:
-            pass  # a task that swallows its cancellation ends with the loop
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            done.result(GRACE)  # a task that swallows its cancellation ends with the loop
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(GRACE)

@@ -14,7 +14,6 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from forkless.ssh._errors import SSHError
 from forkless.ssh._host import Host
 from forkless.ssh._loop import Loop
 
@@ -136,8 +135,6 @@ class Link:
         loop = _pool.enter()
         try:
             return loop.call(work)
-        except SSHError:
-            raise
         finally:
             _pool.leave()
 

@@ -289,6 +289,7 @@ class Connection(ConnectionBase):
             ssh_args=option("ssh_args") or "",
             common_args=option("ssh_common_args") or "",
             extra_args=option("ssh_extra_args") or "",
+            environ=os.environ,
         )
 
     @property
@@ -308,7 +309,9 @@ class Connection(ConnectionBase):
         if not self._connected:
             with as_ansible_says_it():
                 link = self._hold()
-                display.vvv(f"ESTABLISH SSH CONNECTION (no program) TO {link.settings.address}", host=link.settings.name)
+                display.vvv(
+                    f"ESTABLISH SSH CONNECTION (no program) TO {link.settings.address}", host=link.settings.name
+                )
                 link.connect(self._attempts)
             self._connected = True
         return self
@@ -357,7 +360,9 @@ class Connection(ConnectionBase):
             except OSError as err:
                 if isinstance(err, ssh.SSHError):
                     raise
-                raise AnsibleError(f"failed to transfer file {to_native(source)} to {to_native(target)}: {err}") from err
+                raise AnsibleError(
+                    f"failed to transfer file {to_native(source)} to {to_native(target)}: {err}"
+                ) from err
 
     def is_pipelining_enabled(self, wrap_async=False):
         """A terminal that was asked for by name (-tt) and the input of a pipelined module do not go together."""

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The seams: each has a reason, is where it was, goes in and comes out; an ansible-core that we do not know is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import forkless
+from forkless.cli import doctor
+from forkless.engines import _quiet, _seams, _stitch, threads
+
+pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
+
+
+@pytest.fixture(autouse=True)
+def ansible_is_imported():
+    _quiet.import_ansible(ours=False)
+
+
+@pytest.fixture
+def unknown(monkeypatch):
+    """The installed ansible-core, under a version that does not exist yet."""
+    monkeypatch.setattr(_stitch, "version", lambda: "2.99.1")
+    monkeypatch.setattr(threads, "_checked", False)
+
+
+def test_every_seam_has_a_reason_and_nothing_of_this_minor_has_moved():
+    assert all(seam.why.strip() for seam in _seams.SEAMS)
+    assert _stitch.moved(_seams.SEAMS, _stitch.version()) == []
+
+
+def test_every_seam_goes_in_and_comes_out_again():
+    mine = _stitch.for_minor(_seams.SEAMS, _stitch.minor(_stitch.version()))
+    before = {seam.site: _stitch.look(seam) for seam in mine}
+    with pytest.raises(ZeroDivisionError), _stitch.installed(_seams.SEAMS):
+        1 / 0  # noqa: B018  # whatever happens in between
+    assert {seam.site: _stitch.look(seam) for seam in mine} == before
+
+
+def test_an_unknown_minor_is_refused_with_what_moved(project, unknown, monkeypatch):
+    monkeypatch.setattr(_stitch, "fingerprints", lambda: {"2.21": {}})
+    with pytest.raises(forkless.SeamError) as caught:
+        project.run("- debug: {msg: hi}\n")
+    assert caught.value.version == "2.99.1"
+    assert any("WorkerProcess" in line for line in caught.value.moved)
+    assert "FORKLESS_ALLOW_UNKNOWN=1" in str(caught.value)
+
+
+def test_who_insists_may_go_on(project, unknown, monkeypatch):
+    monkeypatch.setenv("FORKLESS_ALLOW_UNKNOWN", "1")
+    monkeypatch.setattr(_stitch, "KNOWN", _stitch.KNOWN)
+    newest = _stitch.importlib.metadata.version("ansible-core").startswith(_stitch.KNOWN[-1])
+    if newest:  # an unknown one is taken for the newest; on an older one its seams would not fit
+        result = project.run("- debug: {msg: hi}\n", limit="h1")
+        assert result.rc == 0, result.stdout
+    else:
+        _stitch.check(_seams.SEAMS)
+
+
+def test_a_seam_that_is_gone_is_named_even_in_a_known_minor():
+    gone = _stitch.Seam("ansible.plugins.strategy:NoSuchThing", "a reason", lambda original, _site: original)
+    with pytest.raises(forkless.SeamError, match="NoSuchThing"):
+        _stitch.check([*_seams.SEAMS, gone])
+
+
+def test_the_doctor_prints_the_list(capsys):
+    assert doctor.main(["--seams"]) == 0
+    out = capsys.readouterr().out
+    assert "ansible.plugins.strategy:WorkerProcess  (a thread in place of the process)" in out
+    assert ", 0 moved" in out

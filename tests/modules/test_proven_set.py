@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The modules that people use most give the same result in this process as in one of their own, word for word."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+
+import pytest
+
+import prepare_collections
+
+HERE = pathlib.Path(__file__).parent
+SOURCE = HERE.parent.parent / "src"
+ANSIBLE_PLAYBOOK = pathlib.Path(sys.executable).parent / "ansible-playbook"
+
+# What no two runs have in common, whoever runs them.
+VOLATILE = {
+    "atime", "mtime", "ctime", "inode", "elapsed", "date", "last_modified", "start", "end", "delta", "backup", "backup_file",
+    "module_stderr", "exception", "version",
+}  # fmt: skip
+
+
+@pytest.fixture
+def world(tmp_path):
+    """Files to work on, archives, and a web server."""
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "a.txt").write_text("over http")
+    (served / "a.json").write_text('{"x": 1}')
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    (archives / "member").write_text("m")
+    os.utime(archives / "member", (1_600_000_000, 1_600_000_000))
+    with zipfile.ZipFile(archives / "a.zip", "w") as file:
+        file.write(archives / "member", "zipped")
+    with tarfile.open(archives / "a.tar", "w") as file:
+        file.add(archives / "member", "tarred")
+    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=served))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield {
+        "archives": str(archives),
+        "url": f"http://127.0.0.1:{server.server_address[1]}",
+        "checksum": "sha256:" + hashlib.sha256(b"over http").hexdigest(),
+        "here": str(HERE),
+    }
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def results(command, world, work, book="proven.yml", **more):
+    work.mkdir()
+    (work / "vars.yml").write_text("included: true\n")
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCE),
+        "ANSIBLE_LOCALHOST_WARNING": "0",
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_PIPELINING": "1",
+    }  # ours sends no files ahead; so stock does not either
+    environ.update(more)
+    extra = {**world, "work": str(work), "ansible_python_interpreter": sys.executable}
+    done = subprocess.run(
+        [*command, "-i", "localhost,", "-e", json.dumps(extra), str(HERE / book)],
+        env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(pathlib.Path(f"{work}.json").read_text()), done.stdout
+
+
+def plain(value, work, key=""):
+    """A result without what no two runs have in common: times, inodes, random names, the folder it worked in."""
+    if isinstance(value, dict):
+        return {k: plain(v, work, k) for k, v in value.items() if k not in VOLATILE}
+    if isinstance(value, list):
+        items = [plain(one, work) for one in value]
+        return sorted(items, key=repr) if key in ("files", "ansible_env") else items
+    if isinstance(value, str):
+        value = value.replace(str(work), "WORK")
+        value = re.sub(
+            r"ansible-tmp-[\d.]+-\d+-\d+|\.?ansible\.\w+|source-?\w*|tmp\w{6,}|ansible-local-\w+(/run-\w+)?|ansible-moduletmp-[\d.]+-\w+|ansible_\w+_payload_\w+",
+            "RANDOM",
+            value,
+        )
+        return re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.\d]*(@)?|\d+\.\d{3,}", "TIME", value)
+    return value
+
+
+@pytest.mark.spawns
+@pytest.mark.matrix
+@pytest.mark.timeout(900)  # stock starts some eighty programs, on a machine that may be busy
+def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_gives(
+    one_python_for_each_minor, world, tmp_path
+):
+    stock, _ = results([str(ANSIBLE_PLAYBOOK)], world, tmp_path / "theirs")
+    ours, _ = results(
+        [sys.executable, "-m", "forkless", "playbook", "--modules", "in-process"], world, tmp_path / "ourown"
+    )
+    stock, ours = plain(stock, tmp_path / "theirs"), plain(ours, tmp_path / "ourown")
+    # A shell between the two adds to the environment; what the task and the program gave must be the same.
+    for facts in (stock, ours):
+        env = facts["r_setup"]["ansible_facts"]["ansible_env"]
+        for name in ("_", "SHLVL", "OLDPWD", "PWD", "LC_CTYPE"):
+            env.pop(name, None)
+    assert set(stock) == set(ours)
+    different = {name: (stock[name], ours[name]) for name in stock if stock[name] != ours[name]}
+    assert not different, json.dumps(different, indent=1)
+
+
+@pytest.mark.spawns
+@pytest.mark.timeout(900)
+def test_modules_of_real_collections_give_the_result_that_stock_ansible_gives(world, tmp_path):
+    if not prepare_collections.there():
+        pytest.skip(prepare_collections.MISSING)
+    where = {"ANSIBLE_COLLECTIONS_PATH": str(prepare_collections.FOLDER)}
+    ways = {
+        "theirs": [str(ANSIBLE_PLAYBOOK)],
+        "ourown": [sys.executable, "-m", "forkless", "playbook", "--modules", "in-process"],
+    }
+    found = {
+        name: plain(results(command, world, tmp_path / name, "collections.yml", **where)[0], tmp_path / name)
+        for name, command in ways.items()
+    }
+    assert found["theirs"]["r_ini"]["changed"]
+    assert found["theirs"] == found["ourown"]

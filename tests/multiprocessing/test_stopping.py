@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""terminate() is honest: it stops what can be stopped, and names what cannot."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+
+import pytest
+
+import forkless.multiprocessing as fm
+
+WAIT = 30
+
+
+def eventually(condition):
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+def spin(queue):
+    try:
+        queue.put("spinning")
+        while True:
+            pass
+    finally:
+        queue.put("unwound")
+
+
+def take(lock, queue):
+    queue.put("waiting")
+    lock.acquire()
+
+
+def block(read_end, queue):
+    queue.put("blocked")
+    read_end.recv_bytes()
+
+
+@pytest.mark.parametrize(("how", "number"), [("terminate", signal.SIGTERM), ("kill", signal.SIGKILL)])
+def test_a_child_that_runs_is_stopped_and_unwinds(ctx, how, number):
+    queue = ctx.SimpleQueue()
+    child = ctx.Process(target=spin, args=(queue,))
+    child.start()
+    assert queue.get() == "spinning"
+    getattr(child, how)()
+    child.join(WAIT)
+    assert child.exitcode == -number
+    assert queue.get() == "unwound"
+    assert not child.is_alive()
+    assert fm.abandoned() == []
+    queue.close()
+
+
+def test_a_child_that_waits_for_a_lock_is_stopped_and_the_lock_still_works(ctx):
+    lock, queue = ctx.Lock(), ctx.SimpleQueue()
+    lock.acquire()
+    child = ctx.Process(target=take, args=(lock, queue))
+    child.start()
+    assert queue.get() == "waiting"
+    child.terminate()
+    child.join(WAIT)
+    assert child.exitcode == -signal.SIGTERM
+    assert fm.abandoned() == []
+    lock.release()
+    assert lock.acquire(timeout=WAIT)
+    lock.release()
+    queue.close()
+
+
+def test_one_that_cannot_be_stopped_counts_as_dead_and_is_named(ctx, caplog):
+    read_end, write_end = ctx.Pipe(duplex=False)
+    queue = ctx.SimpleQueue()
+    child = ctx.Process(target=block, args=(read_end, queue), name="Sisyphus")
+    child.start()
+    assert queue.get() == "blocked"
+    with caplog.at_level(logging.WARNING, "forkless.multiprocessing"):
+        child.terminate()
+        child.join(WAIT)
+        eventually(fm.abandoned)
+    assert child.exitcode == -signal.SIGTERM
+    assert not child.is_alive()
+    (left,) = fm.abandoned()
+    assert (left.name, left.pid) == ("Sisyphus", child.pid)
+    assert "recv_bytes" in left.stack
+    assert "Sisyphus was told to stop" in caplog.text
+    assert threading.main_thread().is_alive()
+    # Once what it waited for comes, it goes, and cannot take back that it was dead.
+    write_end.send_bytes(b"roll")
+    eventually(lambda: not fm.abandoned())
+    assert child.exitcode == -signal.SIGTERM
+    for end in (read_end, write_end, queue):
+        end.close()
+
+
+def test_a_child_stopped_before_its_first_statement_never_runs(ctx):
+    ran = ctx.Value("i", 0)
+    children = [ctx.Process(target=mark, args=(ran,)) for _ in range(20)]
+    for child in children:
+        child.start()
+        child.terminate()
+    for child in children:
+        child.join(WAIT)
+    assert {child.exitcode for child in children} <= {0, -signal.SIGTERM}
+    assert fm.abandoned() == []
+
+
+def mark(value):
+    value.value = 1
+
+
+def test_a_pool_that_is_left_takes_its_workers_along(ctx):
+    before = threading.active_count()
+    for _ in range(3):
+        with ctx.Pool(4) as pool:
+            assert pool.map(abs, range(-10, 0)) == list(range(10, 0, -1))
+    eventually(lambda: threading.active_count() == before)
+    assert fm.abandoned() == []
+
+
+def test_stopping_a_child_that_has_ended_hits_nobody(ctx):
+    child = ctx.Process(target=abs, args=(1,))
+    child.start()
+    child.join()
+    child.terminate()
+    child.kill()
+    assert child.exitcode == 0

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+ansible-core's own integration targets, with `ansible-playbook` swapped for `forkless playbook`.
+
+    python tests/upstream/core_targets.py full|fast|quick [ansible-core minor, default: the installed one]
+
+Nothing of them is stored here: they come with ansible-core's sdist. The yardstick that runs them lies beside the project, in ../shared/yardsticks/core.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+YARDSTICK = ROOT.parent / "shared" / "yardsticks" / "core"
+CACHE = ROOT / ".cache" / "ansible-core"
+
+# Of the quickest: they run with `make test`.
+QUICK = (
+    "args", "assert", "dataloader", "group_by", "include_when_parent_is_static", "json_cleanup", "lookup_dict",
+    "lookup_vars", "loop_control", "register", "strategy_linear", "var_inheritance",
+)  # fmt: skip
+# These look for a separate process, which is what we do not have.
+DIFFERENT_BY_DESIGN = {
+    "fork_safe_stdio": "checks that a forked worker's inherited stdio locks cannot deadlock; no worker is forked",
+    "signal_propagation": "sends signals to the pids of worker processes; workers have none",
+}
+
+
+def sdist(version: str) -> pathlib.Path:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    path = CACHE / f"ansible_core-{version}.tar.gz"
+    if not path.exists():
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "--quiet",
+                "--no-binary",
+                "ansible-core",
+                "--no-deps",
+                "--dest",
+                str(CACHE),
+                f"ansible-core=={version}",
+            ],
+            check=True,
+        )
+    return path
+
+
+def run(targets: list[str], out: pathlib.Path, *more: str) -> dict[str, str]:
+    """Run them with the installed ansible-core; what each came to, by name."""
+    version = importlib.metadata.version("ansible-core")
+    subprocess.run(
+        [
+            sys.executable, str(YARDSTICK / "core_yardstick.py"), "--sdist", str(sdist(version)), "--python", sys.executable,
+            "--targets", ",".join(targets), "--ansible-playbook", "python -m forkless playbook", "--ansible", "python -m forkless adhoc",
+            "--timeout", "600", "--out", str(out), *more,
+        ],
+        check=False,
+    )  # fmt: skip
+    found = json.loads(out.read_text())
+    return {name: row["status"] for name, row in found["results"].items()}
+
+
+def main(argv: list[str]) -> int:
+    which = argv[0] if argv else "fast"
+    if not YARDSTICK.is_dir():
+        print(f"the yardstick is not at {YARDSTICK}; it comes with the project's shared folder")
+        return 2
+    if which == "quick":
+        targets = list(QUICK)
+    else:
+        lines = (YARDSTICK / {"fast": "fast.txt", "full": "targets.txt"}[which]).read_text().split()
+        targets = [name for name in lines if name not in DIFFERENT_BY_DESIGN]
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(targets, pathlib.Path(folder) / "out.json", "--jobs", "2")
+    bad = {name: status for name, status in found.items() if status != "pass"}
+    for name, status in sorted(bad.items()):
+        print(f"{status}: {name}")
+    print(f"{len(found) - len(bad)} passed, {len(bad)} failed")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
