@@ -120,6 +120,18 @@ def test_a_full_disk_leaves_the_old_record_intact_and_is_said_in_one_sentence(tm
     assert not list((tmp_path / "state").rglob(".draft*"))
 
 
+def test_a_full_disk_does_not_keep_anyone_from_reading(tmp_path, monkeypatch):
+    book = book_in(tmp_path)
+    book.save(KEY, "j1.1")
+    (tmp_path / "state/h/.j.log/00000001.shown").unlink()  # as if its writer had died before it was shown
+
+    def full(*ignored):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    assert book.find(KEY).ansible_job_id == "j1.1"
+
+
 @pytest.mark.spawns
 def test_on_a_real_full_disk_nothing_is_lost(tmp_path):
     """A file system of 64 kB in a mount namespace of its own; only root may make one."""

@@ -402,6 +402,23 @@ def test_a_hand_written_record_can_be_forgotten(book, tmp_path):
     assert not path.exists()
 
 
+def test_a_hand_written_record_does_not_come_to_light_again_when_its_successor_is_forgotten(book, tmp_path):
+    key = Key("web1", "ü")
+    write(tmp_path, "web1/ü.json", job_name="ü", host="web1", ansible_job_id="j7.8")
+    book.save(key, "j9.9")
+    assert book.find(key).ansible_job_id == "j9.9"
+    book.forget(book.find(key))
+    assert book.find(key) is None
+
+
+def test_forgetting_a_hand_written_record_does_not_touch_a_claim_of_the_same_name(book, tmp_path):
+    key = Key("web1", "ü")
+    claim = book.claim(key)
+    write(tmp_path, "web1/ü.json", job_name="ü", host="web1", ansible_job_id="j7.8")
+    book.forget(book.find(key))
+    assert book.newest(key).claim["token"] == claim.claim["token"]
+
+
 def test_ara_alone_takes_no_claims_and_says_what_to_do():
     book = jobs.JobBook(jobs.open_store("ara+http://127.0.0.1:9"))
     with pytest.raises(UnsupportedError, match=r"\?claims=file:/path"):

@@ -64,11 +64,25 @@ class JobBook:
         Both layouts are read: with a playbook's name, one that was saved without is found too, and the other way round
         if only one playbook has a job of that name.
         """
-        for stem in self._places(key):
-            record = self._read(stem, key)
-            if record is not None and record.state == SAVED and record.ansible_job_id:
-                return record
-        return None
+        for stem in _stems(key):
+            if found := self._started(stem, key):
+                return found
+        if key.playbook_name:
+            return self._started(Key(key.host, key.job_name).stem, key)
+        nested = [
+            found
+            for stem in self.store.stems(segment(key.host, "host"))
+            if stem.count("/") == 2 and stem.rpartition("/")[2] == segment(key.job_name, "job name")
+            if (found := self._started(stem, None))
+        ]
+        if len(nested) > 1:
+            names = ", ".join(sorted(record.key.playbook_name for record in nested))
+            raise JobError(f"{key} is kept for several playbooks ({names}); say which one by its playbook name.")
+        return nested[0] if nested else None
+
+    def _started(self, stem: str, key: Key | None) -> Record | None:
+        record = self._read(stem, key)
+        return record if record is not None and record.state == SAVED and record.ansible_job_id else None
 
     def jobs(
         self,
@@ -99,27 +113,6 @@ class JobBook:
             if job_name in ("", record.key.job_name) and playbook_name in ("", record.key.playbook_name):
                 found.append(record)
         return found
-
-    def _places(self, key: Key) -> list[str]:
-        stems = [key.stem]
-        raw = _raw_stem(key)
-        if raw and raw not in stems:
-            stems.append(raw)  # a hand-written role used the name as it is
-        if key.playbook_name:
-            return [*stems, Key(key.host, key.job_name).stem]
-        nested = [
-            stem
-            for stem in self.store.stems(segment(key.host, "host"))
-            if stem.count("/") == 2 and stem.rpartition("/")[2] == segment(key.job_name, "job name")
-        ]
-        live = [stem for stem in nested if (record := self._read(stem, None)) and record.state == SAVED]
-        if len(live) > 1:
-            flat = self._read(key.stem, key)
-            if flat is None or flat.state != SAVED:
-                names = ", ".join(sorted(stem.split("/")[1] for stem in live))
-                raise JobError(f"{key} is kept for several playbooks ({names}); say which one by its playbook name.")
-            live = []
-        return stems + live
 
     def _read(self, stem: str, key: Key | None) -> Record | None:
         return self._parsed(stem, self.store.head(stem), key)
@@ -291,20 +284,20 @@ class JobBook:
             previous=record.with_this_among_previous(),
             metadata={},
         )
-        stem = self._stem_of(record)
-        self.store.append(stem, record.revision + 1, gone.body(record.revision + 1))
+        own, *other = [(stem, self._read(stem, record.key)) for stem in _stems(record.key)]
+        if _same(own[1], record):
+            self.store.append(own[0], record.revision + 1, gone.body(record.revision + 1))
+        elif not any(_same(there, record) for _, there in other):
+            raise ConflictError(f"{record.key} was changed by another controller meanwhile; nothing was removed.")
+        for stem, there in other:
+            # A hand-written role's record of the same name would come to light again; it goes, too.
+            if there is not None and there.state == SAVED:
+                self.store.append(stem, there.revision + 1, gone.body(there.revision + 1))
 
     def _append(self, new: Record, old: Record | None) -> Record:
         revision = (old.revision if old else 0) + 1
         self.store.append(new.key.stem, revision, new.body(revision))
         return new.at(revision)
-
-    def _stem_of(self, record: Record) -> str:
-        """Where a record lies: mostly where its key says, but for those that hand-written roles have left."""
-        for stem in (record.key.stem, _raw_stem(record.key), Key(record.key.host, record.key.job_name).stem):
-            if stem and self.store.head(stem) is not None:
-                return stem
-        return record.key.stem
 
     # -- claims
 
@@ -343,13 +336,20 @@ def _number(thing: Any, otherwise: float) -> float:
     return float(thing) if isinstance(thing, int | float) else otherwise
 
 
-def _raw_stem(key: Key) -> str:
-    """The path that a hand-written role uses, if it stays inside its folder."""
+def _stems(key: Key) -> list[str]:
+    """Where a record may lie: in our place, and in that of a hand-written role, if it stays inside its folder."""
     parts: Sequence[str] = [part for part in (key.host, key.playbook_name, key.job_name) if part]
     if any(part.startswith(".") or os.sep in part or len(part.encode()) > 200 for part in parts):
-        return ""
-    raw = "/".join(parts)
-    return "" if raw == key.stem else raw
+        return [key.stem]
+    return list(dict.fromkeys([key.stem, "/".join(parts)]))
+
+
+def _same(there: Record | None, seen: Record) -> bool:
+    return there is not None and (there.write, there.ansible_job_id, there.state) == (
+        seen.write,
+        seen.ansible_job_id,
+        seen.state,
+    )
 
 
 def _key_of(stem: str) -> Key:

@@ -56,7 +56,7 @@ class FileStore(RevisionLog):
         newest = super().head(stem)
         if newest is not None and not self._is_shown(stem, newest.revision):
             # Its writer is at work, or died before it got here. Finishing twice does no harm.
-            self._show(stem, newest.revision, newest.body or b"")
+            self._try_to_show(stem, newest)
             return newest
         # Looked at last: a view that is missing now was missing after it had been shown.
         view = self._view(stem)
@@ -71,7 +71,7 @@ class FileStore(RevisionLog):
             # What a person or a hand-written role wrote over it is what now holds; mostly it is just what we wrote.
             return Head(newest.revision, view)
         # Damaged, or put there late by a writer who slept: the log knows better.
-        self._show(stem, newest.revision, newest.body or b"")
+        self._try_to_show(stem, newest)
         return newest
 
     def append(self, stem: str, revision: int, body: bytes) -> None:
@@ -142,6 +142,11 @@ class FileStore(RevisionLog):
             _sync_folder(os.path.dirname(path))
             mark = self._entry(stem, revision).removesuffix(".json") + ".shown"
             os.close(os.open(mark, os.O_WRONLY | os.O_CREAT, 0o600))
+
+    def _try_to_show(self, stem: str, head: Head) -> None:
+        """For those who only read: a full disk must not keep them from knowing what the log says."""
+        with contextlib.suppress(StoreError):
+            self._show(stem, head.revision, head.body or b"")
 
     def _is_shown(self, stem: str, revision: int) -> bool:
         return os.path.exists(self._entry(stem, revision).removesuffix(".json") + ".shown")
