@@ -375,6 +375,11 @@ def test_a_folder_that_is_not_there_is_a_spawn_error(tmp_path):
         forkless.run("x.yml", engine=RunnerEngine("ansible"), cwd=tmp_path / "nowhere")
 
 
+def test_an_argument_that_no_command_can_have_is_a_spawn_error():
+    with pytest.raises(forkless.SpawnError, match="null byte"):
+        forkless.run("x\0.yml", engine=RunnerEngine("ansible"))
+
+
 def test_no_room_for_temporary_files_is_told(monkeypatch):
     def full(**_):
         raise OSError(28, "No space left on device")
