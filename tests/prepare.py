@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 
+import prepare_collections
 import prepare_jobs
 
 # What the tests start, and the Debian package that has it.
@@ -52,6 +53,7 @@ def main() -> int:
         print(f"missing: {program} (apt-get install {package}); the tests that need it are skipped with this reason")
     print("setting up the servers that the tests talk to ...", flush=True)
     prepare_jobs.prepare()
+    prepare_collections.prepare()
     return 0
 
 

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import sys
 import textwrap
 
 import pytest
@@ -23,6 +25,14 @@ def ansible_is_there():
 
 
 @pytest.fixture
+def one_python_for_each_minor():
+    """These take long. What they look at differs by ansible-core's minor; the oldest and the middle Python are tried with one each."""
+    python, core = sys.version_info[:2], importlib.metadata.version("ansible-core").rpartition(".")[0]
+    if python < (3, 13) and (python, core) not in {((3, 11), "2.18"), ((3, 12), "2.21")}:
+        pytest.skip(f"ansible-core {core} is tried with another Python")
+
+
+@pytest.fixture
 def run_module(tmp_path):
     """Writes a module and runs it: `body` is what main() does with `module`; `spec` its arguments."""
     count = iter(range(1000))
@@ -35,7 +45,7 @@ def run_module(tmp_path):
             path.write_text(
                 f"{HEAD}{head}\ndef main():\n{textwrap.indent(main, '    ')}\nif __name__ == '__main__':\n    main()\n"
             )
-            return modules.run(str(path), {"_ansible_inject_invocation": True, **(arguments or {})}, **more)
+            return modules.run(str(path), arguments or {}, **more)
 
         yield run
 

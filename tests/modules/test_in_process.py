@@ -184,7 +184,7 @@ def test_a_module_that_was_changed_is_read_anew(tmp_path):
     with modules.installed():
         for number in (1, 22):
             path.write_text(text.format(number))
-            assert modules.run(str(path), {"_ansible_inject_invocation": True})["n"] == number
+            assert modules.run(str(path), {})["n"] == number
 
 
 def test_a_script_of_another_kind_is_refused(tmp_path):

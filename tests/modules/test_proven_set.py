@@ -18,6 +18,8 @@ import zipfile
 
 import pytest
 
+import prepare_collections
+
 HERE = pathlib.Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
 ANSIBLE_PLAYBOOK = pathlib.Path(sys.executable).parent / "ansible-playbook"
@@ -59,7 +61,7 @@ def world(tmp_path):
     thread.join()
 
 
-def results(command, world, work):
+def results(command, world, work, book="proven.yml", **more):
     work.mkdir()
     (work / "vars.yml").write_text("included: true\n")
     environ = {
@@ -69,9 +71,10 @@ def results(command, world, work):
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_PIPELINING": "1",
     }  # ours sends no files ahead; so stock does not either
+    environ.update(more)
     extra = {**world, "work": str(work), "ansible_python_interpreter": sys.executable}
     done = subprocess.run(
-        [*command, "-i", "localhost,", "-e", json.dumps(extra), str(HERE / "proven.yml")],
+        [*command, "-i", "localhost,", "-e", json.dumps(extra), str(HERE / book)],
         env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
@@ -99,7 +102,9 @@ def plain(value, work, key=""):
 @pytest.mark.spawns
 @pytest.mark.matrix
 @pytest.mark.timeout(900)  # stock starts some eighty programs, on a machine that may be busy
-def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_gives(world, tmp_path):
+def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_gives(
+    one_python_for_each_minor, world, tmp_path
+):
     stock, _ = results([str(ANSIBLE_PLAYBOOK)], world, tmp_path / "theirs")
     ours, _ = results(
         [sys.executable, "-m", "forkless", "playbook", "--modules", "in-process"], world, tmp_path / "ourown"
@@ -113,3 +118,21 @@ def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_give
     assert set(stock) == set(ours)
     different = {name: (stock[name], ours[name]) for name in stock if stock[name] != ours[name]}
     assert not different, json.dumps(different, indent=1)
+
+
+@pytest.mark.spawns
+@pytest.mark.timeout(900)
+def test_modules_of_real_collections_give_the_result_that_stock_ansible_gives(world, tmp_path):
+    if not prepare_collections.there():
+        pytest.skip(prepare_collections.MISSING)
+    where = {"ANSIBLE_COLLECTIONS_PATH": str(prepare_collections.FOLDER)}
+    ways = {
+        "theirs": [str(ANSIBLE_PLAYBOOK)],
+        "ourown": [sys.executable, "-m", "forkless", "playbook", "--modules", "in-process"],
+    }
+    found = {
+        name: plain(results(command, world, tmp_path / name, "collections.yml", **where)[0], tmp_path / name)
+        for name, command in ways.items()
+    }
+    assert found["theirs"]["r_ini"]["changed"]
+    assert found["theirs"] == found["ourown"]

@@ -56,7 +56,7 @@ def test_the_seal_holds(tmp_path):
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("sshd")
-def test_a_sealed_process_runs_a_real_playbook_and_tries_to_start_nothing(sshds, tmp_path):
+def test_a_sealed_process_runs_a_real_playbook_and_tries_to_start_nothing(one_python_for_each_minor, sshds, tmp_path):
     inventory = tmp_path / "hosts.ini"
     inventory.write_text(sshds.inventory())
     out = tmp_path / "out"

@@ -99,3 +99,11 @@ def test_asking_for_a_terminal_is_seen():
     assert ssh.Wish(host="x", ssh_args="-tt").tty
     assert ssh.Wish(host="x", extra_args="-o RequestTTY=force").tty
     assert not ssh.Wish(host="x").tty
+
+
+def test_home_and_agent_are_those_of_the_run(tmp_path):
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host *\n Port 5\n IdentityFile ~/key\n")
+    settings = ssh.Wish(host="x", environ={"HOME": str(tmp_path), "SSH_AUTH_SOCK": "/run/agent"}).settings()
+    assert (settings.port, settings.identities, settings.agent) == (5, (f"{tmp_path}/key",), "/run/agent")
+    assert settings.known_hosts[0] == f"{tmp_path}/.ssh/known_hosts"

@@ -130,10 +130,14 @@ class Gate:
 
             multiprocessing.install()
         self._absent = _absent.fill_in()
-        _quiet.import_ansible(ours=ours)
-        self._config = config
-        self._seams = self._install()
-        self._seams.__enter__()
+        try:
+            _quiet.import_ansible(ours=ours)
+            self._config = config
+            self._seams = self._install()
+            self._seams.__enter__()
+        except BaseException:
+            self._absent()
+            raise
 
     def _change_world(self, config: dict[str, str]) -> None:
         """

@@ -18,6 +18,7 @@ import subprocess
 import types
 from typing import Any
 
+from forkless.modules import _programs
 from forkless.modules._invocation import current
 from forkless.modules._source import VIEWS, needs_program
 
@@ -194,6 +195,8 @@ def run_command(original: Any, _site: str) -> Any:
         invocation = current()
         if invocation is None or invocation.programs:
             return original(self, args, *more, **kwargs)
+        if isinstance(args, list) and args and args[0] in _programs.OURS:
+            return _programs.run(args)
         return self.fail_json(rc=257, cmd=args, msg=needs_program(invocation.name, args))
 
     return stand_in
@@ -205,9 +208,24 @@ def get_bin_path(original: Any, _site: str) -> Any:
         invocation = current()
         if invocation is None or invocation.programs:
             return original(self, arg, required, opt_dirs)
+        if arg in _programs.OURS:
+            return arg
         if required:
             self.fail_json(msg=needs_program(invocation.name, arg))
         return None
+
+    return stand_in
+
+
+def find_program(original: Any, _site: str) -> Any:
+    @functools.wraps(original)
+    def stand_in(arg: str, *args: Any, **kwargs: Any) -> Any:
+        invocation = current()
+        if invocation is None or invocation.programs:
+            return original(arg, *args, **kwargs)
+        if arg in _programs.OURS:
+            return arg
+        raise ValueError(needs_program(invocation.name, arg))
 
     return stand_in
 
@@ -292,6 +310,7 @@ STAND_INS: tuple[tuple[str, str, Any, tuple[str, ...], bool], ...] = (
     (f"{MODULE}.log", "opens the process's syslog under its own name", nothing, ALL, False),
     (f"{MODULE}.run_command", "says in one sentence what is missing", run_command, ALL, False),
     (f"{MODULE}.get_bin_path", "says in one sentence what is missing", get_bin_path, ALL, False),
+    ("ansible.module_utils.common.process:get_bin_path", "no program can be started", find_program, ALL, False),
     ("ansible.module_utils.common.process:is_executable", "no program can be started", is_executable, ALL, False),
     ("ansible.module_utils.distro._distro:subprocess", "no program can be started", distro, ALL, False),
     ("ansible.module_utils.facts.system.platform:platform", "no program can be started", platform_, ALL, False),

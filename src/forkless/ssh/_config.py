@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from forkless._errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["Words", "home"]
 
@@ -39,8 +39,10 @@ SWITCHES = {
 MOST_INCLUDES = 16
 
 
-def home(path: str) -> str:
+def home(path: str, environ: Mapping[str, str]) -> str:
     """`path` with ~ in it, if there is a home to put there; HOME may be unset, and the user in no list."""
+    if (path == "~" or path.startswith("~/")) and environ.get("HOME"):
+        return environ["HOME"] + path[1:]
     return os.path.expanduser(path)
 
 
@@ -53,6 +55,7 @@ class Words:
     """
 
     values: dict[str, list[str]] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     file: str | None = None  # -F
     tty: bool = False
     rest: list[str] = field(default_factory=list)  # of a command line: what is no flag
@@ -111,7 +114,7 @@ class Words:
         """Take in what the configuration files say about `host`."""
         if self.file == "none":
             return
-        paths = [home(self.file)] if self.file else [home(USER_FILE), SYSTEM_FILE]
+        paths = [home(self.file, self.environ)] if self.file else [home(USER_FILE, self.environ), SYSTEM_FILE]
         if self.file and not os.path.exists(paths[0]):
             raise SpecError(f"the ssh configuration file {self.file} (-F) does not exist")
         for path in paths:
@@ -129,8 +132,8 @@ class Words:
                 continue
             elif name == "include":
                 for pattern in shlex.split(value):
-                    folder = home("~/.ssh") if path != SYSTEM_FILE else os.path.dirname(SYSTEM_FILE)
-                    for found in sorted(glob.glob(os.path.join(folder, home(pattern)))):
+                    folder = home("~/.ssh", self.environ) if path != SYSTEM_FILE else os.path.dirname(SYSTEM_FILE)
+                    for found in sorted(glob.glob(os.path.join(folder, home(pattern, self.environ)))):
                         self._read(found, host, user, local_user, depth=depth + 1, live=True)
             else:
                 self.put(name, value)

@@ -7,11 +7,15 @@ import os
 import re
 import shlex
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from forkless._errors import SpecError, UnsupportedError
 from forkless.ssh._config import Words, home
 from forkless.ssh._library import local_user
 from forkless.ssh._settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["Wish"]
 
@@ -35,10 +39,12 @@ class Wish:
     ssh_args: str = ""
     common_args: str = ""
     extra_args: str = ""
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    """Where HOME and SSH_AUTH_SOCK are looked up: the run's, which may not be the program's."""
 
     def words(self) -> Words:
         """The same order in which the builtin plugin would write its command line, since ssh keeps the first."""
-        words = Words()
+        words = Words(environ=self.environ)
         words.arguments(self.ssh_args)
         if not self.check_host_keys:
             words.put("StrictHostKeyChecking", "no")
@@ -72,16 +78,18 @@ def _settle(words: Words, name: str, *, depth: int) -> Settings:
     port = int(words.number("port", 22))
     user = words.get("user", me)
     tokens = {
-        "%": "%", "h": host, "n": name, "p": str(port), "r": user, "u": me, "d": home("~"), "k": words.get("hostkeyalias", name),
+        "%": "%", "h": host, "n": name, "p": str(port), "r": user, "u": me, "d": home("~", words.environ), "k": words.get("hostkeyalias", name),
     }  # fmt: skip
 
     def path(text: str) -> str:
         text = re.sub(r"%(.)", lambda m: tokens.get(m[1], m[0]), text)
-        return home(re.sub(r"\$\{(\w+)\}", lambda m: os.environ.get(m[1], ""), text))
+        return home(re.sub(r"\$\{(\w+)\}", lambda m: words.environ.get(m[1], ""), text), words.environ)
 
     strict = words.get("stricthostkeychecking", "yes").lower()
     agent = words.get("identityagent", "SSH_AUTH_SOCK")
-    agent = "" if agent == "none" else os.environ.get("SSH_AUTH_SOCK", "") if agent == "SSH_AUTH_SOCK" else path(agent)
+    agent = (
+        "" if agent == "none" else words.environ.get("SSH_AUTH_SOCK", "") if agent == "SSH_AUTH_SOCK" else path(agent)
+    )
     identities = words.values.get("identityfile") or [f"~/.ssh/{key}" for key in DEFAULT_KEYS]
     known = words.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2")
     known += " " + words.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2")
@@ -135,7 +143,7 @@ def _hop(text: str, words: Words) -> Words:
     match = re.fullmatch(r"(?:ssh://)?(?:(?P<user>.+)@)?(?P<host>\[[^\]]+\]|[^:@]+)(?::(?P<port>\d+))?/?", text)
     if not match:
         raise SpecError(f"ProxyJump '{text}' is not of the form [user@]host[:port]")
-    hop = Words(file=words.file)
+    hop = Words(environ=words.environ, file=words.file)
     if match["user"]:
         hop.put("User", match["user"])
     if match["port"]:
@@ -152,7 +160,7 @@ def _from_command(command: str, name: str, tokens: dict[str, str], words: Words,
     """`ssh -W host:port bastion` is a jump by another name; it needs no program. Any other command does."""
     program, *rest = shlex.split(command) or [""]
     if os.path.basename(program) == "ssh":
-        hop = Words(file=words.file)
+        hop = Words(environ=words.environ, file=words.file)
         hop.arguments(shlex.join(rest))
         if hop.get("stdioforward").strip("[]") in (f"{tokens['h']}:{tokens['p']}", f"[{tokens['h']}]:{tokens['p']}"):
             user, _, host = (hop.rest or [""])[0].rpartition("@")

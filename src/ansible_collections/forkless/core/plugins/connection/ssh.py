@@ -289,6 +289,7 @@ class Connection(ConnectionBase):
             ssh_args=option("ssh_args") or "",
             common_args=option("ssh_common_args") or "",
             extra_args=option("ssh_extra_args") or "",
+            environ=os.environ,
         )
 
     @property
