@@ -138,7 +138,6 @@ def test_a_playbook_that_is_not_there_is_told_in_a_sentence(tmp_path):
     assert "nowhere.yml could not be found" in result.sentence
 
 
-@pytest.mark.matrix
 def test_secrets_reach_the_child_and_nobody_else(book, tmp_path):
     # The child tells what everyone could see of it: its arguments, and the modes of its files.
     path = book(
@@ -198,7 +197,6 @@ def test_a_run_sees_its_own_folder_and_environment_and_we_keep_ours(book, tmp_pa
     assert "COLOUR" not in os.environ
 
 
-@pytest.mark.matrix
 def test_cancelling_stops_the_play_and_all_its_processes(book, tmp_path):
     for child in ("ansible", "threads"):
         pids = tmp_path / f"pids-{child}"
