@@ -313,9 +313,14 @@ def test_a_limit_is_a_whole_number(n):
 
 def test_the_time_limit_does_not_count_the_time_in_the_queue():
     with forkless.limit(1):
-        first = start(lambda deliver, write, stop: stop.wait(0.5))
-        second = start(lambda deliver, write, stop: None, timeout=0.4)
+        first = start(until_stopped)
+        next(first.events())
+        second = start(some(1), timeout=60, idle_timeout=60)
+        assert second.status is Status.UNSTARTED
+        assert second._clock.ident is None
+        first.cancel()
         assert second.wait().ok
+        assert second._clock.ident is not None
         first.wait()
 
 
