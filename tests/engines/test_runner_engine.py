@@ -24,8 +24,11 @@ from forkless.engines import runner as engine_module
 from forkless.engines._feed import without_environment
 from forkless.engines._tree import Tree
 from forkless.engines.runner import RunnerEngine
+from pretend import SHORTEST
 
 pytestmark = pytest.mark.spawns
+
+SHORT_RUNS = int(os.environ.get("FORKLESS_SHORT_RUNS", "100"))
 
 HELLO = """
 - hosts: localhost
@@ -319,6 +322,16 @@ def test_a_child_that_closes_its_output_and_runs_on_is_waited_for_and_can_be_sto
     before = time.process_time()
     assert forkless.run("x.yml", engine=engine, timeout=2).status is Status.TIMEOUT
     assert time.process_time() - before < 1.5
+
+
+def test_the_recap_of_the_shortest_run_is_never_lost(tmp_path, monkeypatch):
+    program = tmp_path / "shortest"
+    program.write_text(SHORTEST)
+    program.chmod(0o755)
+    monkeypatch.setattr(RunnerEngine, "_command", lambda self, spec: [str(program)])
+    results = [forkless.run("x.yml", engine=RunnerEngine("ansible")) for _ in range(SHORT_RUNS)]
+    assert [[one.event for one in result.events] for result in results] == [["playbook_on_stats"]] * SHORT_RUNS
+    assert all(result.stats["ok"] == {"a": 1} for result in results)
 
 
 def test_ten_thousand_events_come_whole_and_in_order(instead):

@@ -20,6 +20,7 @@ import pytest
 
 import forkless.runner
 from forkless.engines._tree import Tree
+from pretend import SHORTEST
 
 pytestmark = [
     pytest.mark.spawns,
@@ -238,6 +239,18 @@ def test_a_slow_event_callback_misses_no_event(place, patched):
     assert seen.count("runner_item_on_ok") == 60
     assert seen[-1] == "playbook_on_stats"
     assert not [name for name in os.listdir(os.path.join(run.config.artifact_dir, "job_events")) if "partial" in name]
+
+
+def test_the_recap_of_the_shortest_run_is_never_lost(tmp_path, patched):
+    program = tmp_path / "shortest"
+    program.write_text(SHORTEST)
+    program.chmod(0o755)
+    count = int(os.environ.get("FORKLESS_SHORT_RUNS", "100"))
+    told = []
+    for number in range(count):
+        run = raw(tmp_path, str(program), ident=str(number), cancel_callback=lambda: False)
+        told.append((run.status, [event["event"] for event in run.events]))
+    assert told == [("successful", ["playbook_on_stats"])] * count
 
 
 def test_a_command_that_is_not_there_is_ansible_runners_own_127(tmp_path, patched):
