@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import threading
 import uuid
 
@@ -53,3 +55,17 @@ def some(count, size=0):
 def until_stopped(deliver, write, stop):
     deliver(event(1))
     stop.wait()
+
+
+def _mark(what):
+    text = base64.b64encode(json.dumps(what).encode()).decode()
+    return f"\\033[K{text}\\033[{len(text)}D\\033[K"
+
+
+# A child that tells its recap as ansible-runner's callback plugin does, and is gone the same moment: the shortest run
+# there is, and so the one that loses its last event first.
+SHORTEST = f"""#!/bin/sh
+mkdir -p "$AWX_ISOLATED_DATA_DIR/job_events"
+echo '{{"uuid": "u1", "event": "playbook_on_stats", "event_data": {{"ok": {{"a": 1}}}}}}' > "$AWX_ISOLATED_DATA_DIR/job_events/u1-partial.json"
+printf '{_mark({"uuid": "u1"})}PLAY RECAP\\n{_mark({})}'
+"""

@@ -13,7 +13,7 @@ import pytest
 import forkless
 from forkless import Status
 
-pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
+pytestmark = pytest.mark.spawns
 
 BOOK = """
 - hosts: web
@@ -82,6 +82,7 @@ def test_every_door_leads_to_the_same_run(place, engine, tmp_path):
     asyncio.run(main())
 
 
+@pytest.mark.matrix
 def test_both_engines_tell_the_same_story(place):
     told = [forkless.run("site.yml", engine=engine, **place) for engine in ("threads", "runner")]
     assert names(told[0].events) == names(told[1].events)

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -312,9 +313,14 @@ def test_a_limit_is_a_whole_number(n):
 
 def test_the_time_limit_does_not_count_the_time_in_the_queue():
     with forkless.limit(1):
-        first = start(lambda deliver, write, stop: stop.wait(0.5))
-        second = start(lambda deliver, write, stop: None, timeout=0.4)
+        first = start(until_stopped)
+        next(first.events())
+        second = start(some(1), timeout=60, idle_timeout=60)
+        assert second.status is Status.UNSTARTED
+        assert second._clock.ident is None
+        first.cancel()
         assert second.wait().ok
+        assert second._clock.ident is not None
         first.wait()
 
 
@@ -415,6 +421,28 @@ def test_a_kernel_that_refuses_to_write_never_stops_the_run(tmp_path):
     )
     assert done.stdout.startswith("successful 4 the artifacts in"), done.stderr
     assert "incomplete: File too large" in done.stdout
+
+
+def test_a_folder_that_vanishes_during_the_run_never_stops_it(tmp_path):
+    run = start(until_stopped, artifacts=tmp_path / "a", ident="x", keep=1)
+    next(run.events())
+    shutil.rmtree(tmp_path / "a")
+    run._deliver(event(2))
+    run.cancel()
+    result = run.wait(60)
+    assert result.status is Status.CANCELED
+    assert "incomplete: No such file or directory" in result.sentence
+
+
+def test_a_run_for_which_there_is_no_thread_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
+    def none_left(self):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_left)
+        with pytest.raises(forkless.SpawnError, match="can't start new thread"):
+            start(artifacts=tmp_path, ident="x")
+    assert (tmp_path / "x" / "status").read_text() == "error"
 
 
 def test_an_engine_that_fails_leaves_its_status_on_disk(tmp_path):

@@ -108,7 +108,8 @@ class Artifacts:
             _write(os.path.join(self.path, "status"), str(status))
         self.close()
         if self._keep is not None:
-            _rotate(os.path.dirname(self.path), self._keep)
+            with self._noting_trouble():
+                _rotate(os.path.dirname(self.path), self._keep)
 
     def close(self) -> None:
         os.close(self._stdout)

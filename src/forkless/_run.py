@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless import engines
 from forkless._artifacts import Artifacts
-from forkless._errors import SpecError
+from forkless._errors import SpawnError, SpecError
 from forkless._events import Event, Status
 from forkless._limit import GATE
 from forkless._result import Outcome, Result
@@ -74,7 +74,12 @@ class Run:
     def _begin(self) -> Run:
         _say_goodbye_at_exit()
         _under_way.add(self)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as err:  # no more threads to be had
+            if self._artifacts is not None:
+                self._artifacts.finish(Status.ERROR, _UNFORESEEN)
+            raise SpawnError("a run", str(err)) from err
         return self
 
     def _carry_out(self) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 import forkless.runner
 from forkless.engines._tree import Tree
+from pretend import SHORTEST
 
 pytestmark = [
     pytest.mark.spawns,
@@ -95,7 +96,6 @@ def test_blocks_may_overlap_and_the_last_one_out_turns_off_the_light():
     assert SITES[0]() is stock
 
 
-@pytest.mark.matrix
 def test_a_playbook_runs_and_its_last_event_is_the_recap(place, patched):
     folder = place("- hosts: localhost\n  gather_facts: false\n  tasks:\n  - debug: msg=hello\n")
     run = ansible_runner.run(private_data_dir=folder, playbook="play.yml", quiet=True)
@@ -105,7 +105,6 @@ def test_a_playbook_runs_and_its_last_event_is_the_recap(place, patched):
     assert run.stats["ok"] == {"localhost": 1}
 
 
-@pytest.mark.matrix
 def test_a_vars_prompt_is_answered(place, patched):
     folder = place(
         "- hosts: localhost\n  gather_facts: false\n  vars_prompt:\n  - {name: who, prompt: Who goes there, private: true}\n"
@@ -240,6 +239,18 @@ def test_a_slow_event_callback_misses_no_event(place, patched):
     assert seen.count("runner_item_on_ok") == 60
     assert seen[-1] == "playbook_on_stats"
     assert not [name for name in os.listdir(os.path.join(run.config.artifact_dir, "job_events")) if "partial" in name]
+
+
+def test_the_recap_of_the_shortest_run_is_never_lost(tmp_path, patched):
+    program = tmp_path / "shortest"
+    program.write_text(SHORTEST)
+    program.chmod(0o755)
+    count = int(os.environ.get("FORKLESS_SHORT_RUNS", "100"))
+    told = []
+    for number in range(count):
+        run = raw(tmp_path, str(program), ident=str(number), cancel_callback=lambda: False)
+        told.append((run.status, [event["event"] for event in run.events]))
+    assert told == [("successful", ["playbook_on_stats"])] * count
 
 
 def test_a_command_that_is_not_there_is_ansible_runners_own_127(tmp_path, patched):

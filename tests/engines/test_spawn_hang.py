@@ -40,7 +40,7 @@ print(child.before.strip(), child.exitstatus, flush=True)
 """
 
 
-def soak(spawn, spawns, seconds):
+def soak(spawn, spawns, seconds, patience):
     env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         [
@@ -53,7 +53,7 @@ def soak(spawn, spawns, seconds):
             "--seconds",
             str(seconds),
             "--patience",
-            "3",
+            str(patience),
         ],
         capture_output=True,
         text=True,
@@ -66,14 +66,14 @@ def soak(spawn, spawns, seconds):
 
 @pytest.mark.matrix
 def test_three_hundred_spawns_under_load_all_come_back_whole():
-    told = soak("ours", 300, 100)
+    told = soak("ours", 300, 100, 60)
     assert told["spawns"] == 300, told
     assert (told["hung"], told["lost"], told["status"]) == (0, 0, 0), told
     assert told["leaked"] == {"descriptors": 0, "zombies": 0, "threads": 0}
 
 
 def test_the_soak_has_teeth_it_hangs_the_stock_spawn():
-    assert soak("stock", 8, 30)["hung"] > 0
+    assert soak("stock", 8, 30, 3)["hung"] > 0
 
 
 def test_a_lock_that_is_held_during_the_spawn_holds_up_nobody():

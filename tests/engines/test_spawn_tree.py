@@ -72,6 +72,20 @@ def test_a_mark_finds_those_whose_parents_are_gone():
     assert gone(others[0])
 
 
+def test_a_mark_that_we_have_ourselves_marks_nothing(monkeypatch):
+    # We run inside a play, and so do our parents and the rest of that play.
+    value = str(uuid.uuid4())
+    mark = f"FORKLESS_TEST_MARK={value}"
+    stranger, _ = start("echo ready; sleep 300", mark=mark)
+    child, _ = start("echo ready; sleep 300", mark=mark)
+    monkeypatch.setenv("FORKLESS_TEST_MARK", value)
+    Tree(child.pid, mark).kill()
+    assert child.wait(10) == -signal.SIGKILL
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
 def test_a_job_that_ansible_means_to_outlive_its_play_is_spared():
     mark = f"FORKLESS_TEST_MARK={uuid.uuid4()}"
     child, others = start("(ANSIBLE_ASYNC_DIR=/x setsid sleep 300 & echo $!); echo ready; wait", mark=mark)

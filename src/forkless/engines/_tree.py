@@ -136,7 +136,10 @@ class Tree:
 
     def __init__(self, pid: int, mark: str = "") -> None:
         self.pid = pid
-        self._mark = mark.encode() + b"\0" if mark else b""
+        name, _, value = mark.partition("=")
+        # A program that is itself part of a run has that run's mark, and so have its parents: it marks nothing here.
+        inherited = not mark or os.environ.get(name) == value or environ_of(os.getpid()).get(name) == value
+        self._mark = b"" if inherited else mark.encode() + b"\0"
         self._known: dict[int, str] = {}
         self.look()
 

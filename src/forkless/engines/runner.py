@@ -171,6 +171,8 @@ class _Child:
         except OSError as err:
             where = f" ({err.filename})" if err.filename else ""
             raise SpawnError(command[0], f"{err.strerror}{where}") from err
+        except ValueError as err:  # a NUL in an argument
+            raise SpawnError(command[0], str(err)) from err
         assert self._popen.stdout is not None  # noqa: S101  # for the type checker: asked for above
         self._fd = self._popen.stdout.fileno()
         self.rc: int | None = None
