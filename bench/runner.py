@@ -165,40 +165,44 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv if argv is not None else [])
     # As if the environment were activated: ansible-runner looks for the command on PATH.
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", os.defpath)
+    told: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
         book = os.path.join(folder, "one.yml")
-        pathlib.Path(book).write_text(ONE_TASK)
-        one = rounds(book, options.repeats)
-        pathlib.Path(book).write_text(MANY_EVENTS)
-        many = rounds(book, max(1, options.repeats // 2))
-        told = {
-            "one task": one,
-            "400 items": many,
-            "raw events/s": raw_events(),
-            "memory": {
-                "child ansible": memory(folder, options.at_once, RunnerEngine("ansible")),
-                "child threads": memory(folder, options.at_once, RunnerEngine("threads")),
-            },
-        }
+        for title, text, repeats in (
+            ("one task", ONE_TASK, options.repeats),
+            ("400 items", MANY_EVENTS, max(1, options.repeats // 2)),
+        ):
+            pathlib.Path(book).write_text(text)
+            told[title] = measured = rounds(book, repeats)
+            if not options.json:
+                table(title, measured)
+        told["raw events/s"] = rate = raw_events()
+        if not options.json:
+            print(f"\nevents that do nothing else: {rate:.0f} per second\n", flush=True)
+        for child in ("ansible", "threads"):
+            told[f"memory, child {child}"] = used = memory(folder, options.at_once, RunnerEngine(child))
+            if not options.json:
+                print(
+                    f"{options.at_once} runs at once, child {child}: {used['children']:.0f} MB per run in children,"
+                    f" {used['own']:.2f} MB in our process, {used['threads']:.0f} threads;"
+                    f" all started in {used['started']:.0f} s",
+                    flush=True,
+                )
     if options.json:
         print(json.dumps(told, indent=1))
-        return 0
-    for title in ("one task", "400 items"):
-        base = told[title]["ansible-playbook"]
-        print(f"\n{title:30} {'wall':>8} {'ratio':>6} {'cpu':>8} {'ratio':>6} {'events/s':>9}")
-        for name, numbers in told[title].items():
-            rate = numbers["events"] / numbers["wall"] if numbers["events"] else 0
-            print(
-                f"{name:30} {numbers['wall']:7.2f}s {numbers['wall'] / base['wall']:6.2f}"
-                f" {numbers['cpu']:7.2f}s {numbers['cpu'] / base['cpu']:6.2f} {rate:9.0f}"
-            )
-    print(f"\nevents that do nothing else: {told['raw events/s']:.0f} per second")
-    for name, numbers in told["memory"].items():
-        print(
-            f"{options.at_once} runs at once, {name}: {numbers['children']:.0f} MB per run in children,"
-            f" {numbers['own']:.2f} MB in our process, {numbers['threads']:.0f} threads; all started in {numbers['started']:.0f} s"
-        )
     return 0
+
+
+def table(title: str, measured: dict[str, dict[str, float]]) -> None:
+    base = measured["ansible-playbook"]
+    print(f"\n{title:30} {'wall':>8} {'ratio':>6} {'cpu':>8} {'ratio':>6} {'events/s':>9}")
+    for name, numbers in measured.items():
+        rate = numbers["events"] / numbers["wall"] if numbers["events"] else 0
+        print(
+            f"{name:30} {numbers['wall']:7.2f}s {numbers['wall'] / base['wall']:6.2f}"
+            f" {numbers['cpu']:7.2f}s {numbers['cpu'] / base['cpu']:6.2f} {rate:9.0f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

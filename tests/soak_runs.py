@@ -51,6 +51,7 @@ class Soak:
     def __init__(self, options, book):
         self.way = by_engine if options.how == "engine" else by_ansible_runner
         self.book, self.left, self.patience = book, options.runs, options.patience
+        self.deadline = time.monotonic() + options.seconds
         self.lock = threading.Lock()
         self.counts = dict.fromkeys(("runs", "hung", "lost", "failed"), 0)
         self.workers = []
@@ -58,7 +59,7 @@ class Soak:
     def work(self):
         while True:
             with self.lock:
-                if self.left <= 0:
+                if self.left <= 0 or time.monotonic() > self.deadline:
                     return
                 self.left -= 1
             try:
@@ -89,6 +90,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--how", choices=("engine", "patched", "stock"), default="engine")
     parser.add_argument("--runs", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--patience", type=float, default=4)
     parser.add_argument("--load", default="log,import,alloc,lock,tls")

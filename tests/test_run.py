@@ -80,6 +80,21 @@ def test_what_nobody_reads_goes_to_disk_and_comes_back_the_same(monkeypatch):
         events[2000]
 
 
+def test_what_json_cannot_hold_does_not_end_the_run():
+    circle = {}
+    circle["self"] = circle
+    odd = [{("a", 1): 2}, circle, {"set": {1}}, {"bytes": b"x"}]
+
+    def play(deliver, write, stop):
+        for n, fields in enumerate(odd, 1):
+            deliver(forkless.Event(event="runner_on_ok", uuid=str(n), counter=n, event_data=fields))
+
+    result = start(play).wait()
+    assert result.ok
+    assert [one.counter for one in result.events] == [1, 2, 3, 4]
+    assert all(json.loads(line) for line in result.events.lines(0, 4))
+
+
 def test_memory_stays_bounded_when_nobody_reads():
     run = start(some(3000, size=10_000))
     result = run.wait()

@@ -94,6 +94,15 @@ class Spool:
         return str, (str(self),)
 
 
+def _line(event: Event) -> bytes:
+    """An engine in this process may hand over what JSON cannot hold; that must not end the run."""
+    whole = event.as_dict()
+    try:
+        return json.dumps(whole, default=str).encode() + b"\n"
+    except (TypeError, ValueError):  # keys that are no strings, or a circle
+        return json.dumps(whole | {"event_data": {"text": repr(event.event_data)}}, default=str).encode() + b"\n"
+
+
 class Events(Sequence[Event]):
     """Every event of a run, in order, to be read like a tuple."""
 
@@ -104,8 +113,7 @@ class Events(Sequence[Event]):
         self._whole: list[Event] | None = []
 
     def append(self, event: Event) -> None:
-        # default=str: an engine in this process may hand over what only str() can write.
-        self._lines.append(json.dumps(event.as_dict(), default=str).encode() + b"\n")
+        self._lines.append(_line(event))
         if self._whole is not None:
             if self._lines.spilled:
                 self._whole = None

@@ -21,6 +21,7 @@ import forkless
 from forkless import RunSpec, SpecError, Status
 from forkless._stop import Stop
 from forkless.engines import runner as engine_module
+from forkless.engines._feed import without_environment
 from forkless.engines._tree import Tree
 from forkless.engines.runner import RunnerEngine
 
@@ -399,7 +400,7 @@ def test_environment_is_taken_out_of_facts_wherever_they_are():
             "results": [{"ansible_facts": {"env": {"A": "1"}}}],
         }
     }
-    engine_module.without_environment(line)
+    without_environment(line)
     assert line == {"res": {"ansible_facts": {"x": 1}, "results": [{"ansible_facts": {}}]}}
 
 

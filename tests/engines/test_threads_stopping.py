@@ -13,6 +13,7 @@ import time
 import pytest
 
 import forkless
+import sshd_targets
 
 pytestmark = pytest.mark.spawns
 
@@ -226,3 +227,16 @@ def test_sigterm_ends_the_command_and_its_children(project):
     process.communicate(timeout=SOON)
     assert process.returncode == -signal.SIGTERM
     wait_for(lambda: not alive(pidfile))
+
+
+def test_cancel_reaches_an_ssh_child(project):
+    """The builtin ssh connection: the ssh program is a child of ours, and blocks in what the host does."""
+    if sshd_targets.SSHD is None:
+        pytest.fail(sshd_targets.MISSING, pytrace=False)
+    with sshd_targets.targets(1) as up:
+        project.write("hosts.ini", up.inventory(connection="ssh", more="ansible_ssh_args=-o ControlPersist=no"))
+        run = project.start(f"- raw: sleep {LONG}\n")
+        begun(run)
+        wait_for(lambda: "Starting session" in up.hosts[0].log())
+        run.cancel()
+        assert run.wait(SOON).status is forkless.Status.CANCELED

@@ -142,7 +142,7 @@ def test_scenario_05_shows_what_a_running_job_has_printed(play):
     assert re.search(r'"running",\s+"first line",\s+"second"', done.out), done.out
 
 
-@ALL
+@BOTH
 def test_the_long_flow_leaves_and_comes_back_and_tells_a_crash(play):
     quick = {"job_command": "sleep 6", "wait_delay": 1}
     left = play("long_running_flow", "--tags", "exit_after_start", **quick)

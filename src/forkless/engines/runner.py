@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -20,17 +19,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from forkless._errors import SpawnError, SpecError, UnsupportedError
-from forkless._events import Event, Status
+from forkless._events import Status
 from forkless._result import Outcome
+from forkless.engines._feed import Sink, Text
+from forkless.engines._secrets import Secrets
 from forkless.engines._tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from forkless._events import Event
     from forkless._spec import RunSpec
     from forkless._stop import Stop
 
@@ -39,7 +40,8 @@ __all__ = ["ENGINE", "RunnerEngine"]
 # What Ansible gets to clean up after itself when it is asked to stop: it removes its temporary folders, here and there.
 _GRACE = 5.0
 _STOPPED = 254
-_CHUNK = 1 << 16
+# Not more at a time: the filter copies what is left of a piece for each event that it takes out of it.
+_CHUNK = 1 << 14
 # As much as a pipe can hold. Who reads on past this, after the child has ended, reads somebody else's output.
 _TAIL_AT_MOST = 1 << 20
 
@@ -63,112 +65,12 @@ def _parts() -> tuple[Callable[..., Any], str]:
     return OutputEventFilter, get_callback_dir()
 
 
-class _Text:
-    """The filter's file: what it writes is what would have been printed."""
-
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-        self.last = ""
-
-    def write(self, text: str) -> None:
-        self.last = (self.last + text)[-4096:]
-        self._write(text)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class _Sink:
-    """Puts the two halves of an event together: what the filter cut out of the output, and what the plugin wrote."""
-
-    def __init__(self, folder: str, ident: str, deliver: Callable[[Event], None], begun: Callable[[], None]) -> None:
-        self._folder = os.path.join(folder, "job_events")
-        self._ident = ident
-        self._deliver = deliver
-        self._begun = begun
-        self.recap = False
-
-    def __call__(self, line: dict[str, Any]) -> None:
-        if "uuid" not in line:  # the filter's way of saying that it is done
-            return
-        line = {**line, "runner_ident": self._ident}
-        half = os.path.join(self._folder, f"{os.path.basename(line['uuid'])}-partial.json")
-        with contextlib.suppress(OSError, ValueError):  # lines that are no events have no second half
-            with open(half, encoding="utf-8") as file:
-                line.update(json.load(file))
-            os.unlink(half)
-        line.setdefault("created", datetime.now(UTC).isoformat())
-        without_environment(line.get("event_data"))
-        if line["event"].startswith(("playbook_on_", "runner_")):
-            self._begun()
-        self.recap = self.recap or line["event"] == "playbook_on_stats"
-        self._deliver(Event.from_dict(line))
-
-
-def without_environment(thing: Any) -> None:
-    """Facts hold the environment of the target, which here is ours. The plugin drops it for `setup` by that name only."""
-    if isinstance(thing, dict):
-        facts = thing.get("ansible_facts")
-        if isinstance(facts, dict):
-            facts.pop("ansible_env", None)
-            facts.pop("env", None)
-        for value in (thing.get("res"), thing.get("results")):
-            without_environment(value)
-    elif isinstance(thing, list):
-        for one in thing:
-            without_environment(one)
-
-
 def _scratch() -> str:
     """A private folder for one run, in memory where that can be had: the halves of events pass through it."""
     for place in ("/dev/shm", None):  # noqa: S108  # mkdtemp makes it private, wherever it is
         with contextlib.suppress(OSError):
             return tempfile.mkdtemp(prefix="forkless-", dir=place)
     raise SpecError(f"no folder for temporary files can be written to (tried /dev/shm and {tempfile.gettempdir()})")
-
-
-class _Secrets:
-    """
-    What the child must read and nobody else may see: not in its arguments, which everyone can list.
-
-    The vault's password is a file in memory that has no name and that only the child inherits. The others need a
-    name, since Ansible looks for the real path of such a file: they are in the run's own folder, only we can read
-    them, and they go as soon as the play begins.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._paths: list[str] = []
-        self.descriptors: list[int] = []
-
-    def file(self, name: str, text: str) -> str:
-        path = os.path.join(self._folder, name)
-        self._paths.append(path)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
-        return path
-
-    def memory(self, text: str) -> str:
-        if not hasattr(os, "memfd_create"):
-            return self.file("vault", text + "\n")
-        fd = os.memfd_create("forkless", os.MFD_CLOEXEC)
-        self.descriptors.append(fd)
-        os.fchmod(fd, 0o400)  # Ansible would run a password file that can be executed
-        os.write(fd, text.encode() + b"\n")
-        return f"/dev/fd/{fd}"
-
-    def forget(self) -> None:
-        """Called when the play begins: by then Ansible has read them all."""
-        while self._paths:
-            with contextlib.suppress(OSError):
-                os.unlink(self._paths.pop())
-
-    def close(self) -> None:
-        while self.descriptors:
-            os.close(self.descriptors.pop())
 
 
 class RunnerEngine:
@@ -195,12 +97,12 @@ class RunnerEngine:
         with contextlib.ExitStack() as stack:
             folder = _scratch()
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            secrets = _Secrets(folder)
+            secrets = Secrets(folder)
             stack.callback(secrets.close)
-            text, sink = _Text(write), _Sink(folder, ident, deliver, secrets.forget)
+            text, sink = Text(write), Sink(folder, ident, deliver, secrets.forget)
             output = event_filter(text, sink, True)
             child = _Child(
-                [*self._command(spec), *_secret_flags(spec, secrets), *spec.argv(secret_free=True)],
+                [*self._command(spec), *secrets.flags(spec), *spec.argv(secret_free=True)],
                 spec,
                 _environment(spec, folder, plugins),
                 secrets.descriptors,
@@ -231,18 +133,6 @@ def _threads_work() -> bool:
     return bool(sys.executable) and all(
         importlib.util.find_spec(name) is not None for name in ("forkless.engines.threads", "forkless.cli.playbook")
     )
-
-
-def _secret_flags(spec: RunSpec, secrets: _Secrets) -> list[str]:
-    flags: list[str] = []
-    if spec.extra_vars:
-        flags += ["-e", "@" + secrets.file("extra-vars.json", json.dumps(dict(spec.extra_vars)))]
-    if spec.vault_password is not None:
-        flags += ["--vault-password-file", secrets.memory(spec.vault_password)]
-    for key, flag in (("conn_pass", "--connection-password-file"), ("become_pass", "--become-password-file")):
-        if key in spec.passwords:
-            flags += [flag, secrets.file(key, spec.passwords[key] + "\n")]
-    return flags
 
 
 def _environment(spec: RunSpec, folder: str, plugins: str) -> dict[str, str]:

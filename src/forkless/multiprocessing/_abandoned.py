@@ -92,6 +92,8 @@ class Stopper:
     def _see_to_it(self, moment: float = MOMENT, grace: float = GRACE) -> None:
         if self._life.wait(moment) is not None:
             return
+        if self._life.leaving and self._life.wait(grace) is not None:
+            return
         self._ask()
         if self._life.wait(grace) is not None:
             return

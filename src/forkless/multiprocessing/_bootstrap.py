@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from multiprocessing import process as stdlib_process
+from operator import itemgetter
 from typing import Any
 
 from forkless.multiprocessing._abandoned import Stop
@@ -45,6 +46,7 @@ def bootstrap(self: Process, parent_sentinel: int | None = None) -> int:  # noqa
         except BaseException:  # noqa: BLE001  (it ends the child, not the program)
             report(self.name)
     finally:
+        life.leaving = True
         _leave(life)
         util.info("process exiting with exitcode %d" % exitcode)  # noqa: UP031
         util._flush_std_streams()
@@ -71,10 +73,13 @@ def report(name: str) -> None:
 
 def _run_after_forkers(life: Life) -> None:
     """For the objects that came in by pickle. Those that are shared by reference have not been through a fork."""
-    for (ticket, _, function), thing in sorted(util._afterfork_registry.items(), key=lambda item: item[0][0]):
-        if Ticket.owner_of(ticket) == life.pid:
+    registry = util._afterfork_registry
+    # .data, because list() of a plain dict is one step, while other threads register objects of their own.
+    for key in sorted((key for key in list(registry.data) if Ticket.owner_of(key[0]) == life.pid), key=itemgetter(0)):
+        thing = registry.get(key)
+        if thing is not None:
             try:
-                function(thing)
+                key[2](thing)
             except Exception as error:  # noqa: BLE001  as the stdlib does: one of them must not keep the child from running
                 util.info("after forker raised exception %s", error)
 

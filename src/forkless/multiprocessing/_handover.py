@@ -100,7 +100,7 @@ def give_back_queues(life: Life) -> None:
 
 def _maker(queue: Any) -> int | None:
     """Who called its constructor; nobody, for one that was unpickled or duplicated."""
-    for ticket, ident, _ in list(util._afterfork_registry):
+    for ticket, ident, _ in list(util._afterfork_registry.data):  # one step: see _bootstrap
         if ident == id(queue):
             return Ticket.owner_of(ticket)
     return None

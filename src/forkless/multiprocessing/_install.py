@@ -217,9 +217,9 @@ def _tracker_module() -> Any:
 
 
 def _stand_in_seams() -> list[Seam]:
-    from multiprocessing import forkserver, synchronize
+    from multiprocessing import forkserver, queues, synchronize
 
-    from forkless.multiprocessing import popen_thread
+    from forkless.multiprocessing import _queues, popen_thread
     from forkless.multiprocessing._tracker import InProcessTracker
 
     tracker = _tracker_module()
@@ -228,6 +228,7 @@ def _stand_in_seams() -> list[Seam]:
         Seam(context.ForkProcess, "_Popen", staticmethod(popen_thread.ForkPopen), "a thread, by reference"),
         Seam(context.SpawnProcess, "_Popen", staticmethod(popen_thread.SpawnPopen), "a thread, by copy"),
         Seam(context.ForkServerProcess, "_Popen", staticmethod(popen_thread.ForkserverPopen), "a thread, by copy"),
+        Seam(queues.Queue, "put", _queues.put(queues.Queue.put), "a feeder thread for each message is a detour"),
         Seam(forkserver, "ensure_running", _nothing_to_run, "there is no server to start"),
         Seam(tracker._resource_tracker, "__class__", InProcessTracker, "the stdlib's tracker is a process"),
         Seam(tracker, "ensure_running", _nothing_to_run, "likewise"),

@@ -35,6 +35,8 @@ class Life:
         self.luggage: set[int] = set()
         # Locks that threads of this child wait for, and that can be released to wake them.
         self.waits: set[Any] = set()
+        # Its work is done, and it is tidying up.
+        self.leaving = False
         self.returncode: int | None = None
         self._over = threading.Event()
         self._sentinel: tuple[int, int] | None = None

@@ -48,6 +48,10 @@ class _OneRequest:
         return self._conn.recv()
 
 
+class _Shut(BaseException):
+    """Nobody is let in any more. Not an Exception: the stdlib's accepting thread takes most of those for passing ones."""
+
+
 class _Door:
     """In the place of a server's listener: it can be shut, and knows who is inside."""
 
@@ -60,7 +64,7 @@ class _Door:
         visitor = self._listener.accept()
         if self._shut:
             visitor.close()
-            raise SystemExit  # the stdlib's accepting thread takes any other error for a passing one
+            raise _Shut
         self._inside.add(visitor)
         return visitor
 
@@ -80,6 +84,11 @@ def _hang_up(conn: Any) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
+def _accept(server: Any) -> None:
+    with contextlib.suppress(_Shut):
+        server.accepter()
+
+
 def serve_forever(stock: Any) -> Any:
     def serve_forever(self: Any) -> None:
         if here() is MAIN:
@@ -92,7 +101,7 @@ def serve_forever(stock: Any) -> Any:
         self.listener = door = _Door(self.listener)
         _servers[self.address] = self
         try:
-            threading.Thread(target=self.accepter, daemon=True, name=f"{here().process.name} accepts").start()
+            threading.Thread(target=_accept, args=(self,), daemon=True, name=f"{here().process.name} accepts").start()
             while not self.stop_event.wait(1):  # not for ever: one that is told to stop must come by a bytecode
                 pass
         finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import _thread
 import collections
+import contextlib
 import itertools
 import time
 import types
@@ -30,70 +31,94 @@ class _Semaphore:
     The semaphore itself. Every SemLock rebuilt from one handle shares it.
 
     A number, and a queue of those who wait for it to rise. Each waits on a lock of its own, its turn, so that one can
-    be woken without the others: when the number rises, or when its child is told to stop.
+    be woken without the others: when the number rises, or when its child is told to stop. Nothing is handed over: who
+    is awake already may be faster than the one whose turn it is, and often is.
     """
 
     def __init__(self, value: int) -> None:
-        self.value = value
+        self._value = value
         self._turns: collections.deque[_thread.LockType] = collections.deque()
-        # Guards both. Re-entrant: a finalizer may release this very semaphore from inside an allocation made under it.
+        # Guards _value. Re-entrant: a finalizer may release this very semaphore from inside an allocation made under it.
         self._mutex = _thread.RLock()
 
-    def acquire(self, seconds: float | None) -> bool:
-        """Take one. Wait that long for it, or for ever."""
+    def value(self) -> int:
+        return self._value
+
+    def try_to_take(self) -> bool:
         with self._mutex:
-            if self.value > 0:
-                self.value -= 1
+            if self._value > 0:
+                self._value -= 1
                 return True
+            return False
+
+    def put_back(self, maxvalue: int) -> None:
+        with self._mutex:
+            if self._value >= maxvalue:
+                raise ValueError("semaphore or lock released too many times")
+            self._value += 1
+        if self._turns:
+            self._call_up()
+
+    def take(self, seconds: float | None) -> bool:
+        """Wait that long for it, or for ever."""
         if seconds is None:
             while not self._wait(-1):
                 pass
             return True
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            if self._wait(left):
+            if self._wait(min(left, _thread.TIMEOUT_MAX)):
                 return True
         return False
 
     def _wait(self, seconds: float) -> bool:
-        """One turn in the queue. Nothing is handed over: who is awake already may be faster, and often is."""
-        with self._mutex:
-            if self.value > 0:
-                self.value -= 1
-                return True
-            turn = _thread.allocate_lock()
-            turn.acquire()
-            self._turns.append(turn)
+        turn = _thread.allocate_lock()
+        turn.acquire()
+        self._turns.append(turn)
         waits = here().waits
         waits.add(turn)
         try:
-            turn.acquire(True, min(seconds, _thread.TIMEOUT_MAX))
-        except BaseException:
-            self._step_out(turn, passing_on=True)
-            raise
+            # Once more, now that we are in the queue: whoever put one back before that did not see us there.
+            if self.try_to_take():
+                return True
+            turn.acquire(True, seconds)
+            return self.try_to_take()
         finally:
             waits.discard(turn)
-        return self._step_out(turn, passing_on=False)
-
-    def _step_out(self, turn: _thread.LockType, *, passing_on: bool) -> bool:
-        with self._mutex:
             try:
                 self._turns.remove(turn)
-            except ValueError:  # we were called up
-                if passing_on and self._turns:
-                    self._turns.popleft().release()
-            if not passing_on and self.value > 0:
-                self.value -= 1
-                return True
-            return False
+            except ValueError:
+                # We were called up. If there is still one to be had, so may be the next: we may have left without it.
+                if self.value() > 0:
+                    self._call_up()
 
-    def release(self, maxvalue: int) -> None:
-        with self._mutex:
-            if self.value >= maxvalue:
-                raise ValueError("semaphore or lock released too many times")
-            self.value += 1
-            if self._turns:
-                self._turns.popleft().release()
+    def _call_up(self) -> None:
+        with contextlib.suppress(IndexError, RuntimeError):  # nobody is waiting; or that one is awake already
+            self._turns.popleft().release()
+
+
+class _Mutex(_Semaphore):
+    """One that never rises above one: the number is a lock, which is as fast as it gets."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(0)
+        self._lock = _thread.allocate_lock()
+        if not value:
+            self._lock.acquire()
+
+    def value(self) -> int:
+        return 0 if self._lock.locked() else 1
+
+    def try_to_take(self) -> bool:
+        return self._lock.acquire(False)
+
+    def put_back(self, maxvalue: int) -> None:  # noqa: ARG002  (it is one)
+        try:
+            self._lock.release()
+        except RuntimeError:
+            raise ValueError("semaphore or lock released too many times") from None
+        if self._turns:
+            self._call_up()
 
 
 _cores: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -111,7 +136,7 @@ class SemLock:
             raise ValueError("unrecognized kind")
         if not unlink and name in _names:
             raise FileExistsError(17, "File exists")
-        core = _Semaphore(value)
+        core = _Mutex(value) if maxvalue == 1 else _Semaphore(value)
         self._make(next(_handles), core, kind, maxvalue)
         _cores[self.handle] = core
         if not unlink:
@@ -140,7 +165,7 @@ class SemLock:
         if self.kind == RECURSIVE_MUTEX and self._held and self._holder == me:
             self._held += 1
             return True
-        if not self._core.acquire((timeout if timeout is None else max(0.0, timeout)) if block else 0.0):
+        if not self._core.try_to_take() and not (block and self._core.take(timeout)):
             return False
         self._held += 1
         self._holder = me
@@ -156,7 +181,7 @@ class SemLock:
         # Before it is let go: afterwards these belong to whoever took it.
         self._held -= 1
         try:
-            self._core.release(self.maxvalue)
+            self._core.put_back(self.maxvalue)
         except ValueError:
             self._held += 1
             raise
@@ -174,10 +199,10 @@ class SemLock:
         return self._held > 0 and self._holder == _thread.get_ident()
 
     def _get_value(self) -> int:
-        return self._core.value
+        return self._core.value()
 
     def _is_zero(self) -> bool:
-        return self._core.value == 0
+        return self._core.value() == 0
 
     def _after_fork(self) -> None:
         self._held = 0

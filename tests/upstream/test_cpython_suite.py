@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A slice of CPython's own suite, sealed, on the Python that runs these tests. The whole of it: make upstream-mp."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from upstream import cpython_suite
+
+pytestmark = [pytest.mark.spawns, pytest.mark.timeout(600)]
+
+SLICES = {
+    "processes": ("mp", r"WithProcessesTest(Process|SubclassingProcess|Connection|PicklingConnections|SharedMemory)\."),
+    "queues": (
+        "mp",
+        r"(WithProcessesTest(Queue|Lock|Semaphore|Condition|Event|Value|Array)|TestSimpleQueue|SemLockTests)\.",
+    ),
+    "pools": ("mp", r"(WithProcessesTestPool\w*|TestPoolNotLeakOnFailure|TestStartMethod|TestWait)\."),
+    "managers": ("mp", r"(WithManagerTest(Containers|MyManager|Lock|Condition)|TestSyncManagerTypes)\."),
+    "executors": ("cf", r"ProcessPoolSpawn(ProcessPoolExecutorTest|FailingInitializerTest|ExecutorDeadlockTest)\."),
+}
+
+
+@pytest.mark.parametrize("which", SLICES)
+def test_cpythons_own_suite_finds_what_is_known_and_nothing_else(which):
+    suite, only = SLICES[which]
+    mode = cpython_suite.Mode(sys.executable, "spawn", sealed=True)
+    if subprocess.run(
+        [sys.executable, "-c", "import test._test_multiprocessing"], check=False, capture_output=True
+    ).returncode:
+        pytest.skip(
+            f"CPython's suite was NOT run: {sys.executable} comes without its tests (Debian: libpython3-testsuite)"
+        )
+    try:
+        report = cpython_suite.run(mode, suite=suite, only=only, jobs=1, classes=("ab",))
+    except cpython_suite.Missing as missing:
+        pytest.skip(str(missing))
+    passed = [name for name, result in report["tests"].items() if result["status"] == "pass"]
+    assert len(passed) >= 10, report
+    assert cpython_suite.judge(report, mode) == []
+
+
+FAKE = {"minor": "3.13", "tests": {}}
+
+
+def test_a_regression_is_told():
+    mode = cpython_suite.Mode("python", "spawn", sealed=True)
+    (line,) = cpython_suite.judge({**FAKE, "tests": {"mp:TestX.test_y": {"status": "hang", "msg": "stack"}}}, mode)
+    assert line == "mp:TestX.test_y: hang\nstack"
+
+
+def test_an_unexpected_pass_is_told():
+    mode = cpython_suite.Mode("python", "spawn", sealed=True)
+    known = "mp:TestFlags.test_flags"
+    (line,) = cpython_suite.judge({**FAKE, "tests": {known: {"status": "pass"}}}, mode)
+    assert line.startswith(f"{known} passes now")
+    assert cpython_suite.judge({**FAKE, "tests": {known: {"status": "error"}}}, mode) == []
+    assert cpython_suite.judge({**FAKE, "tests": {known: {"status": "skip"}}}, mode) == []
+
+
+def test_what_is_missing_is_said_aloud(monkeypatch, tmp_path):
+    monkeypatch.setenv("FORKLESS_YARDSTICKS", str(tmp_path))
+    with pytest.raises(cpython_suite.Missing, match="CPython's suite was NOT run"):
+        cpython_suite.yardstick()
+
+
+def test_every_known_difference_has_its_reason():
+    for rule in cpython_suite.KNOWN:
+        assert set(rule) <= {"why", "tests", "sealed", "methods", "pythons"}
+        assert len(rule["why"]) > 20
+        assert rule["tests"]
