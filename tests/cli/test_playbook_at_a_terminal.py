@@ -30,7 +30,12 @@ def test_prompts_and_the_debugger_are_answered(tmp_path):
         sys.executable, ["-m", "forkless", "playbook", "play.yml"], cwd=str(tmp_path), timeout=120, encoding="utf-8"
     )
     try:
-        for question, answer in (("Who are you: ", "bob"), ("Say it:", "hello"), (r"\(debug\)>", "p task"), (r"\(debug\)>", "c")):
+        for question, answer in (
+            ("Who are you: ", "bob"),
+            ("Say it:", "hello"),
+            (r"\(debug\)>", "p task"),
+            (r"\(debug\)>", "c"),
+        ):
             child.expect([question])
             child.sendline(answer)
             if answer == "hello":

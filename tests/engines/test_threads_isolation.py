@@ -10,7 +10,8 @@ import threading
 import pytest
 
 from engines_support import messages
-from forkless.engines import _threads, _views, _worker
+from forkless._stop import Stop
+from forkless.engines import _plugins, _scene, _threads, _views, _worker
 
 pytestmark = pytest.mark.spawns
 
@@ -296,25 +297,31 @@ def test_plugins_load_under_a_race(projects):
         sys.setswitchinterval(interval)
 
 
-def test_without_its_locks_the_race_is_lost_sooner_or_later(projects, without):
-    """The same, with the loader's locks taken out and its search made slow: somebody does not find a plugin."""
-    without(
-        *(
-            f"ansible.plugins.loader:PluginLoader.{name}"
-            for name in ("get_with_context", "find_plugin_with_context", "all")
-        ),
-        *(
-            f"ansible.plugins.loader:Jinja2Loader.{name}"
-            for name in ("_ensure_non_collection_wrappers", "get_with_context", "all")
-        ),
-    )
-    crowd = projects("crowd", hosts=30)
-    crowd.write(
-        "filter_plugins/slow.py",
-        "import time\ntime.sleep(0.2)\nclass FilterModule:\n    def filters(self):\n        time.sleep(0.2)\n        return {'slowly': lambda x: x}\n",
-    )
-    result = crowd.run("- debug: {msg: \"{{ 'a' | slowly }}\"}\n", head="strategy: free", forks=30)
-    assert result.rc != 0
+@pytest.mark.parametrize("locked", [True, False])
+def test_the_loader_is_entered_by_one_thread_at_a_time(locked):
+    """With its lock two callers never meet inside, even of two runs; without it they do."""
+    meeting = threading.Barrier(2)
+    met = []
+
+    def inside(_loader):
+        try:
+            meeting.wait(0.5 if locked else 60)
+            met.append(True)
+        except threading.BrokenBarrierError:
+            met.append(False)
+
+    enter = _plugins.locked("loader_lock")(inside, "") if locked else inside
+
+    def call():
+        with _scene.enter(_scene.Scene(ident=threading.current_thread().name, stop=Stop())):
+            enter(None)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert any(met) is not locked
 
 
 @pytest.mark.matrix
@@ -362,3 +369,19 @@ def test_a_warning_is_said_once_and_again_in_the_next_run(project):
         result = project.run("- debug: {msg: \"{{ lookup('warns') }}\"}\n", forks=6)
         assert result.rc == 0, result.stdout
         assert result.stdout.count("mind the gap") == 1, result.stdout
+
+
+def test_a_syntax_tree_that_another_thread_spoilt_is_made_again():
+    from forkless.engines import _syntax
+
+    calls = []
+
+    def spoilt(text):
+        calls.append(text)
+        if len(calls) < 3:
+            raise SystemError("AST constructor recursion depth mismatch (before=60, after=54)")
+        return "tree"
+
+    assert _syntax._one_at_a_time(spoilt)("x") == "tree"
+    with pytest.raises(SystemError, match="another"):
+        _syntax._one_at_a_time(lambda: (_ for _ in ()).throw(SystemError("another")))()

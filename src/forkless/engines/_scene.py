@@ -30,6 +30,7 @@ class _Here(threading.local):
 _here = _Here()
 _on_stage: list[Scene] = []
 _stage_lock = threading.Lock()
+_loader_lock = threading.RLock()
 
 
 class Scene:
@@ -61,7 +62,8 @@ class Scene:
         """How modules for the local connection are run: see `forkless.modules.MODE`."""
         self.state: dict[Any, Any] = {}
         """What the stand-ins of `_isolation` keep for this run, by a key of their own."""
-        self.loader_lock = threading.RLock()
+        # One for all runs: the modules of Ansible's own plugins are in sys.modules, half loaded for whoever looks too soon.
+        self.loader_lock = _loader_lock
         self.vars_lock = threading.RLock()
         self.woken = threading.Event()
         """Set when a result has come in or a worker is free: what the strategy sleeps on."""

@@ -12,7 +12,7 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from forkless import modules
-from forkless.engines import _isolation, _plugins, _runtime, _views, _worker
+from forkless.engines import _isolation, _plugins, _runtime, _syntax, _views, _worker
 from forkless.engines._stitch import KNOWN, Seam
 
 if TYPE_CHECKING:
@@ -252,6 +252,27 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_JINJA}.get_with_context", "module-level state of a plugin was the worker's own", _plugins.private_filter),
     Seam(f"{_LOADER}.all", "has no lock of its own", _plugins.locked_generator("loader_lock")),
     Seam(f"{_JINJA}.all", "has no lock of its own", _plugins.locked_generator("loader_lock")),
+    # -- syntax trees
+    Seam(
+        "ansible.executor.module_common:compile",
+        "up to Python 3.12 two threads must not make a syntax tree at once",
+        view(_syntax.compile_one_at_a_time),
+        optional=True,
+    ),
+    *(
+        Seam(
+            f"{module}:ast",
+            "up to Python 3.12 two threads must not make a syntax tree at once",
+            view(_syntax.ast_view),
+            minors,
+        )
+        for module, minors in (
+            ("ansible.template", KNOWN[:1]),
+            ("ansible.template.native_helpers", KNOWN[:1]),
+            ("ansible._internal._templating._jinja_bits", SINCE_2_19),
+            ("ansible.plugins.inventory.ini", KNOWN),
+        )
+    ),
     # -- variables, inventory, files
     Seam(f"{_VARS}.get_vars", _SNAPSHOT, _worker.snapshot_of_vars),
     *(
