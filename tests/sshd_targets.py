@@ -224,7 +224,7 @@ def targets(count, *, more=""):
             with contextlib.suppress(FileNotFoundError):
                 sudoers.unlink()
             with accounts():
-                subprocess.run(["userdel", user], check=False, capture_output=True)
+                subprocess.run(["userdel", "-f", user], check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
