@@ -2,7 +2,8 @@
 """
 SSH without a program beside the ssh program, and modules in this process beside modules in one of their own.
 
-    python -m bench ssh [--hosts 10] [--tasks 20] [--rounds 3]
+    python -m bench ssh                                          all of it
+    python bench/ssh.py [--hosts 10] [--tasks 20] [--rounds 3]   with other numbers
 
 Needs root and Debian's openssh-server and openssh-client: the hosts are real sshds, each in namespaces of its own. Candidates take turns, the
 table has medians of wall and CPU seconds (children included; the sshds' own are not) and the ratio to stock with ControlPersist and
@@ -216,13 +217,13 @@ def bench_local(folder: pathlib.Path, count: int, rounds: int) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench ssh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python bench/ssh.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--hosts", type=int, default=10)
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--local", type=int, default=101, help="local module runs")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(argv or [])
     if os.geteuid() != 0:
         print("the hosts of this bench are made with namespaces: run it as root")
         return 1
@@ -242,4 +243,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

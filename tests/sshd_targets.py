@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import getpass
+import itertools
 import os
 import pathlib
 import shlex
@@ -164,6 +166,24 @@ def descendants(pid):
     return found
 
 
+_count = itertools.count()
+
+
+@contextlib.contextmanager
+def accounts():
+    """One at a time: the list of users has a lock, and who finds it taken fails."""
+    with open(os.path.join(tempfile.gettempdir(), "forkless-tests-accounts.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def add_user(name, home, hashed):
+    with accounts():
+        subprocess.run(
+            ["useradd", "-M", "-d", str(home), "-s", "/bin/sh", "-p", hashed, name], check=True, capture_output=True
+        )
+
+
 @contextlib.contextmanager
 def targets(count, *, more=""):
     """`count` hosts as root; one as an ordinary user, who has no namespaces to give away."""
@@ -172,7 +192,8 @@ def targets(count, *, more=""):
     root = os.geteuid() == 0
     folder = pathlib.Path(tempfile.mkdtemp(prefix="fk-sshd-"))
     folder.chmod(0o755)
-    user = f"fk{os.getpid()}" if root else getpass.getuser()
+    number = next(_count)
+    user = f"fk{os.getpid()}n{number}" if root else getpass.getuser()
     hosts = []
     sudoers = pathlib.Path("/etc/sudoers.d") / user
     try:
@@ -186,18 +207,15 @@ def targets(count, *, more=""):
             hashed = subprocess.run(
                 ["openssl", "passwd", "-6", "-stdin"], input=PASSWORD, text=True, capture_output=True, check=True
             ).stdout.strip()
-            subprocess.run(
-                ["useradd", "-M", "-d", str(folder / "home"), "-s", "/bin/sh", "-p", hashed, user],
-                check=True, capture_output=True,
-            )  # fmt: skip
+            add_user(user, folder / "home", hashed)
             if sudoers.parent.is_dir():
                 sudoers.write_text(f"{user} ALL=(root) NOPASSWD: ALL\n{user} ALL=(nobody) PASSWD: ALL\n")
                 sudoers.chmod(0o440)
         # 127.77.x.y by pid, so that two of these at once do not meet.
-        octet = 2 + os.getpid() % 250
-        for number in range(count if root else 1):
-            address = f"127.77.{octet}.{10 + number}" if sys.platform == "linux" else "127.0.0.1"
-            hosts.append(start_sshd(folder, f"target{number}", address, user, own_world=root, more=more))
+        octet = 2 + (os.getpid() + number) % 250
+        for place in range(count if root else 1):
+            address = f"127.77.{octet}.{10 + place}" if sys.platform == "linux" else "127.0.0.1"
+            hosts.append(start_sshd(folder, f"target{place}", address, user, own_world=root, more=more))
         yield Targets(folder=folder, user=user, root=root, hosts=hosts)
     finally:
         for target in hosts:
@@ -205,7 +223,8 @@ def targets(count, *, more=""):
         if root:
             with contextlib.suppress(FileNotFoundError):
                 sudoers.unlink()
-            subprocess.run(["userdel", user], check=False, capture_output=True)
+            with accounts():
+                subprocess.run(["userdel", "-f", user], check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 

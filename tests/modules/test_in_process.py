@@ -14,6 +14,8 @@ import pytest
 from forkless import modules
 from forkless._errors import SpecError
 
+pytestmark = pytest.mark.matrix
+
 
 def test_what_it_exits_with_is_its_result(run_module):
     result = run_module("module.exit_json(changed=True, got=module.params['a'])", {"a": "é\n"}, spec="{'a': {}}")

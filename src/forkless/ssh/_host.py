@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Host"]
 
 CLOSING = 3.0
+LONGEST_PAUSE = 2.0
 
 
 class Host:
@@ -125,9 +126,8 @@ class Host:
                 )
             except library.ChannelOpenError as err:
                 if not connection.is_closed():
-                    if self.refused():
-                        raise _Full from err
-                    raise SSHError(f"{self.settings.address} refused to run a command: {err.reason}") from err
+                    self.refused()
+                    raise _Full(f"{self.settings.address} refused to run a command: {err.reason}") from err
                 why: Any = err.reason
             except (library.DisconnectError, OSError) as err:
                 why = getattr(err, "reason", err)
@@ -154,13 +154,19 @@ class Host:
                 input_=input_, become=become, expects_prompt=expects_prompt, password=password, tty=tty
             )  # fmt: skip
 
+        pause = 0.05
         while True:
             try:
                 async with self.channel():
                     session = await self.session(command, make, tty=tty, attempts=attempts)
                     return await self._until_done(session)
-            except _Full:
-                continue
+            except _Full as full:
+                # Either others use all that the host allows, or they just ended and it has not noticed yet.
+                if not self._channels:
+                    if pause > LONGEST_PAUSE:
+                        raise SSHError(str(full)) from full
+                    await asyncio.sleep(pause)
+                    pause *= 2
 
     async def _until_done(self, session: Command) -> Done:
         patience = self.settings.timeout + 2

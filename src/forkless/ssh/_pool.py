@@ -8,6 +8,7 @@ is kept until `close_all(run)`, which the engine calls at the run's end.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import os
@@ -189,8 +190,8 @@ def close_all(run: Hashable) -> None:
     """
 
     async def work() -> None:
-        for key in [key for key in _pool.hosts if key[0] == run]:
-            await _pool.hosts.pop(key).close()
+        hosts = [_pool.hosts.pop(key) for key in list(_pool.hosts) if key[0] == run]
+        await asyncio.gather(*(host.close() for host in hosts))
 
     _pool.kept.discard(run)
     if _pool.loop is None:
