@@ -6,7 +6,7 @@ VENV   := .venv
 unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lint bench matrix upstream upstream-fast faults collection clean
+.PHONY: help demo test lint bench matrix upstream upstream-fast upstream-mp faults collection clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -45,6 +45,9 @@ upstream: $(VENV)/.ready  ## ansible-core's own integration targets: all that pa
 
 upstream-fast: $(VENV)/.ready  ## the quick ones of them (minutes)
 	@$(BIN)/python tests/upstream/core_targets.py fast
+
+upstream-mp: $(VENV)/.ready  ## CPython's own multiprocessing suite, on every Python and start method (an hour)
+	@$(BIN)/python tests/upstream/cpython_suite.py
 
 faults: $(VENV)/.ready  ## controllers killed at every step, 20 rounds each
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py
