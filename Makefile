@@ -6,7 +6,7 @@ VENV   := .venv
 unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lint bench matrix upstream upstream-fast upstream-mp faults collection clean
+.PHONY: help demo test lint bench matrix upstream upstream-fast upstream-mp upstream-runner soak faults collection clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -48,6 +48,13 @@ upstream-fast: $(VENV)/.ready  ## the quick ones of them (minutes)
 
 upstream-mp: $(VENV)/.ready  ## CPython's own multiprocessing suite, on every Python and start method (an hour)
 	@$(BIN)/python tests/upstream/cpython_suite.py
+
+upstream-runner: $(VENV)/.ready  ## ansible-runner's and pexpect's own suites, with the stock spawn and with ours
+	@$(BIN)/python tests/upstream/runner_suites.py
+
+soak: $(VENV)/.ready  ## thousands of spawns, hundreds of runs, under a load built to hang the stock spawn
+	@$(BIN)/python tests/soak_spawn.py
+	@$(BIN)/python tests/soak_runs.py
 
 faults: $(VENV)/.ready  ## controllers killed at every step, 20 rounds each
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py
