@@ -78,7 +78,7 @@ class Stage:
         command = self.command(playbook, *arguments, engine=engine, inventory=inventory, **variables)
         done = Done(
             subprocess.run(
-                command, cwd=self.folder, env=self.environ(**(environ or {})), capture_output=True, text=True, timeout=280,
+                command, cwd=self.folder, env=self.environ(**(environ or {})), capture_output=True, text=True, timeout=600,
                 stdin=subprocess.DEVNULL, check=False,
             )
         )  # fmt: skip

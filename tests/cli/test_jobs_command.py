@@ -114,7 +114,7 @@ def test_every_command_explains_itself(capsys):
 
 
 @pytest.mark.spawns
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_job_is_followed_ended_and_forgotten_from_a_shell(tmp_path):
     with Stage(tmp_path / "stage") as stage:
         begin = []
@@ -130,7 +130,7 @@ def test_a_job_is_followed_ended_and_forgotten_from_a_shell(tmp_path):
         def shell(*arguments):
             return subprocess.run(
                 [sys.executable, "-m", "forkless", "jobs", *arguments, *(["-i", "local.ini"] if arguments[0] not in ("list", "show") else [])],
-                cwd=stage.folder, env=stage.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=280,
+                cwd=stage.folder, env=stage.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=600,
             )  # fmt: skip
 
         def states(done):
@@ -158,7 +158,7 @@ def test_a_job_is_followed_ended_and_forgotten_from_a_shell(tmp_path):
 
 
 @pytest.mark.spawns
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_host_that_is_in_no_inventory_or_cannot_be_reached_is_said_so(tmp_path):
     with Stage(tmp_path / "stage") as stage:
         book = jobs.JobBook(jobs.open_store(f"file:{stage.folder}/.ansible_async_state"))
@@ -169,7 +169,7 @@ def test_a_host_that_is_in_no_inventory_or_cannot_be_reached_is_said_so(tmp_path
         )
         done = subprocess.run(
             [sys.executable, "-m", "forkless", "jobs", "status", "-i", "down.ini"],
-            cwd=stage.folder, env=stage.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=280,
+            cwd=stage.folder, env=stage.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=600,
         )  # fmt: skip
         assert done.returncode == 1
         assert "there is no host 'nowhere' in the inventory" in done.stderr

@@ -13,7 +13,7 @@ import pytest
 
 from jobs_stage import heard, role, start, told, until
 
-pytestmark = [pytest.mark.spawns, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900)]
 
 NAMES = ['a"b', "../../x", "ü", "n" * 300, "{{ 7 * 6 }}", "it's"]
 LOADED = [f"async_job_load_{name}" for name in ("found", "ansible_job_id", "host", "metadata", "async_dir", "adopted")]

@@ -17,7 +17,8 @@ import pytest
 
 from jobs_stage import until
 
-pytestmark = [pytest.mark.spawns, pytest.mark.timeout(300)]
+# In one worker: all of them ask the same jobs.
+pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900), pytest.mark.xdist_group("jobs-truth")]
 
 # name: command, time limit, what the truth is, what Ansible says (finished, failed)
 CASES = {
