@@ -58,16 +58,16 @@ def soak(spawn, spawns, seconds, patience):
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
         env=env,
     )
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.matrix
-def test_three_hundred_spawns_under_load_all_come_back_whole():
-    told = soak("ours", 300, 100, 60)
-    assert told["spawns"] == 300, told
+def test_two_hundred_spawns_under_load_all_come_back_whole():
+    told = soak("ours", 200, 250, 120)
+    assert told["spawns"] == 200, told
     assert (told["hung"], told["lost"], told["status"]) == (0, 0, 0), told
     assert told["leaked"] == {"descriptors": 0, "zombies": 0, "threads": 0}
 
