@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 import guards
+
+# The background job of a shell starts with SIGINT ignored, and so would every program that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["pytester"]
 
