@@ -24,13 +24,12 @@ NEWEST = ("3.13", "2.21")
 
 @functools.cache
 def interpreter(version: str) -> str | None:
-    """A Python of that version, on PATH or among pyenv's, that really starts."""
-    root = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
-    found = [
-        sys.executable,
-        shutil.which(f"python{version}"),
-        *sorted(glob.glob(f"{root}/versions/{version}.*/bin/python")),
-    ]
+    """A Python of that version, on PATH, among pyenv's or beside our own, that really starts."""
+    # Where pyenv is known, or where the Python that we run on has its siblings.
+    pyenv = os.path.join(os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv")), "versions")
+    homes = (pyenv, os.path.dirname(sys.base_prefix))
+    beside = [path for home in homes for path in sorted(glob.glob(f"{home}/{version}.*/bin/python"))]
+    found = [sys.executable, shutil.which(f"python{version}"), *beside]
     for path in filter(None, found):
         ask = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
         answer = subprocess.run(ask, capture_output=True, text=True, check=False)
