@@ -103,7 +103,7 @@ def _weed(folder):
     command = [
         prepare_jobs.program("weed"), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}/data",
         f"-master.port={master}", f"-volume.port={volume}", "-filer", f"-filer.port={filer}", "-s3", f"-s3.port={s3}",
-        "-s3.port.iceberg=0", f"-s3.config={folder}/s3.json", "-master.volumeSizeLimitMB=16", "-volume.max=50",
+        "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={folder}/s3.json", "-master.volumeSizeLimitMB=16", "-volume.max=50",
     ]  # fmt: skip
     return Server(command, f"http://127.0.0.1:{s3}", folder)
 
