@@ -270,6 +270,18 @@ assert "hi" in open({str(tmp_path / "log")!r}).read()
     assert done.stdout == ""
 
 
+def test_collections_that_the_program_imported_are_there_again_and_do_no_harm(project):
+    import ansible_collections.forkless.core.plugins as own  # by the program's own import system, without Ansible's finder
+
+    project.write(
+        "play.yml",
+        "- hosts: h1\n  gather_facts: false\n  tasks:\n    - include_role: {name: forkless.core.async_job_load}\n      vars: {async_job_load_job_name: none}\n",
+    )
+    result = project.run(limit="h1")
+    assert result.rc == 0, result.stdout
+    assert sys.modules["ansible_collections.forkless.core.plugins"] is own
+
+
 def test_all_seams_come_out_again(project):
     from forkless.engines import _seams
 

@@ -109,7 +109,7 @@ def test_a_task_that_passes_its_time_limit_is_stopped_on_the_host_too(project, s
     (project / "play.yml").write_text(
         "- hosts: targets[0]\n  gather_facts: false\n  tasks:\n"
         "    - ansible.builtin.shell: echo $$ > ~/pid; exec sleep 600\n      timeout: 3\n      ignore_errors: true\n"
-        "    - ansible.builtin.shell: sleep 1; kill -0 $(cat ~/pid) 2>/dev/null && echo alive || echo gone\n      register: state\n"
+        "    - ansible.builtin.shell: for i in $(seq 100); do kill -0 $(cat ~/pid) 2>/dev/null || break; sleep 0.2; done; kill -0 $(cat ~/pid) 2>/dev/null && echo alive || echo gone\n      register: state\n"
         "    - ansible.builtin.debug: {msg: 'it is {{ state.stdout }}'}\n"
     )
     result = on_forkless(project)

@@ -72,6 +72,7 @@ class Gate:
         self._seams: Any = None
         self._absent: Callable[[], None] = lambda: None
         self._hosts_own: dict[str, Any] = {}
+        self._hosts_collections: dict[str, Any] = {}
         self._worlds: collections.OrderedDict[Any, dict[str, Any]] = collections.OrderedDict()
 
     @contextlib.contextmanager
@@ -129,6 +130,8 @@ class Gate:
             from forkless import multiprocessing
 
             multiprocessing.install()
+        # What the program imported of collections was imported without Ansible's finder, which would not know it.
+        self._hosts_collections = _quiet.take_collections()
         self._absent = _absent.fill_in()
         try:
             _quiet.import_ansible(ours=ours)
@@ -157,6 +160,7 @@ class Gate:
         seams.__exit__(None, None, None)
         self._absent()
         _quiet.forget_collections()
+        sys.modules.update(self._hosts_collections)
         if self._hosts_own:
             _quiet.purge()
             sys.modules.update(self._hosts_own)

@@ -22,7 +22,7 @@ from typing import Any
 from forkless._errors import UnsupportedError
 from forkless.engines import _views
 
-__all__ = ["forget_collections", "import_ansible", "purge"]
+__all__ = ["forget_collections", "import_ansible", "purge", "take_collections"]
 
 _lock = threading.Lock()
 
@@ -162,5 +162,10 @@ def forget_collections() -> None:
         finder._AnsibleCollectionFinder._remove()
         config._collection_finder = None
         type.__setattr__(config, "_on_collection_load", type(config._on_collection_load)())
-    for name in [name for name in sys.modules if name.split(".")[0] == "ansible_collections"]:
-        del sys.modules[name]
+    take_collections()
+
+
+def take_collections() -> dict[str, Any]:
+    """Take every collection out of sys.modules; returns what was there."""
+    names = [name for name in sys.modules if name.split(".")[0] == "ansible_collections"]
+    return {name: sys.modules.pop(name) for name in names}
