@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import sys
 import textwrap
+import warnings
 
 import pytest
 
@@ -19,7 +20,9 @@ HEAD = "#!/usr/bin/python\nfrom ansible.module_utils.basic import AnsibleModule\
 @pytest.fixture(scope="session", autouse=True)
 def ansible_is_there():
     """Importing it runs ldconfig, and asking what the machine can do tries to start something: once, before any test."""
-    import ansible.utils.display  # noqa: F401
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # 2.18 warns when it is imported a second time in a process
+        import ansible.utils.display  # noqa: F401
 
     _platform.can_exec()
 

@@ -17,10 +17,11 @@ import locale
 import logging
 import sys
 import threading
+import warnings
 from typing import Any
 
 from forkless._errors import UnsupportedError
-from forkless.engines import _views
+from forkless.engines import _stitch, _views
 
 __all__ = ["forget_collections", "import_ansible", "purge", "take_collections"]
 
@@ -77,13 +78,25 @@ class _FirstSys(_views._Sys):
         return self.__dict__["_scratch"]
 
 
+class _Warnings(_views.View):
+    """2.18 patches sys.intern as it is imported, and warns the program when it finds that done already."""
+
+    @staticmethod
+    def warn(*_: Any, **__: Any) -> None: ...
+
+
 # In the order in which they must come: each before anything that imports it.
 _CAREFULLY = {
     "ansible.config.manager": {"os": _views.os_view},
+    "ansible.utils.unsafe_proxy": {"warnings": _Warnings(warnings)},
     "ansible.utils.color": {"sys": _views.sys_view},
     "ansible.utils.display": {"logging": _Logging(logging)},
     "ansible.cli": {"locale": _Locale(locale)},
 }
+
+
+# Later minors import others from there, which have their own turn.
+_ONLY_IN = {"ansible.utils.unsafe_proxy": "2.18."}
 
 
 def import_ansible(*, ours: bool) -> None:
@@ -99,7 +112,8 @@ def import_ansible(*, ours: bool) -> None:
                     importlib.import_module("ansible.cli")
                 else:
                     for name, views in _CAREFULLY.items():
-                        _import_with(name, views)
+                        if name not in _ONLY_IN or _stitch.version().startswith(_ONLY_IN[name]):
+                            _import_with(name, views)
             except SystemExit as refusal:
                 # Its checks of the machine end the process with a sentence; here the sentence is enough.
                 purge()
