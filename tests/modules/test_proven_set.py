@@ -9,6 +9,7 @@ import http.server
 import json
 import os
 import pathlib
+import pwd
 import re
 import subprocess
 import sys
@@ -90,6 +91,9 @@ def plain(value, work, key=""):
         return sorted(items, key=repr) if key in ("files", "ansible_env") else items
     if isinstance(value, str):
         value = value.replace(str(work), "WORK")
+        # Stock asks a shell for ~user, which is the passwd's word; without one ~ is HOME. They differ where HOME was changed.
+        for home in {os.path.expanduser("~"), pwd.getpwuid(os.getuid()).pw_dir}:
+            value = value.replace(f"{home}/.ansible", "HOME/.ansible")
         value = re.sub(
             r"ansible-tmp-[\d.]+-\d+-\d+|\.?ansible\.\w+|source-?\w*|tmp\w{6,}|ansible-local-\w+(/run-\w+)?|ansible-moduletmp-[\d.]+-\w+|ansible_\w+_payload_\w+",
             "RANDOM",
