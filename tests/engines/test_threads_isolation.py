@@ -326,8 +326,9 @@ def test_the_loader_is_entered_by_one_thread_at_a_time(locked):
 
 @pytest.mark.matrix
 def test_a_prompt_is_answered_to_the_host_that_asked(project, monkeypatch):
-    from ansible.plugins.action import pause  # noqa: F401  # imported before the seams, as a program may
-
+    project.run(
+        "- debug: {msg: hi}\n", limit="h1"
+    )  # so that the Display that is patched below is the one of this configuration
     project.write(
         "action_plugins/asks.py",
         """
