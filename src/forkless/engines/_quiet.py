@@ -86,7 +86,7 @@ class _Warnings(_views.View):
 
 
 # In the order in which they must come: each before anything that imports it.
-_CAREFULLY = {
+_CAREFULLY: dict[str, dict[str, Any]] = {
     "ansible.config.manager": {"os": _views.os_view},
     "ansible.utils.unsafe_proxy": {"warnings": _Warnings(warnings)},
     "ansible.utils.color": {"sys": _views.sys_view},
