@@ -13,6 +13,7 @@ import contextvars
 import functools
 import importlib
 import os
+import signal
 import sys
 from typing import Any
 
@@ -202,7 +203,11 @@ def _connection_failure(sentence: str) -> Exception:
 
 
 def _as_a_shell_says(rc: int, out: bytes, err: bytes) -> tuple[int, bytes, bytes]:
-    return rc, out, err
+    """A module that a signal ended: there would have been a shell above it, and these are its words."""
+    if rc >= 0:
+        return rc, out, err
+    quiet = -rc in (signal.SIGINT, signal.SIGPIPE)
+    return 128 - rc, out, err + (b"" if quiet else f"{signal.strsignal(-rc)}\n".encode())
 
 
 class _LocalDoor:
