@@ -109,9 +109,11 @@ class _Slot:
 
 @contextlib.contextmanager
 def kept() -> Iterator[Any]:
-    """Hearths from here to the end of the block, for whoever has `KEEP` set to what this gives."""
+    """Hearths from here to the end of the block: for this thread, and for whoever has `KEEP` set to what this gives."""
     keep = Keep()
+    token = KEEP.set(keep)
     try:
         yield keep
     finally:
+        KEEP.reset(token)
         keep.close()

@@ -41,7 +41,7 @@ class ProgramLine:
                 env=environ,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 start_new_session=True,
                 bufsize=0,
             )
@@ -51,20 +51,25 @@ class ProgramLine:
 
     def begin(self, text: bytes, *, become: Any, password: bytes | None, seconds: float) -> None:
         """Answer become, send the text, and wait for the greeting."""
-        assert self._child.stdout is not None  # noqa: S101  # for the type checker
-        fd, said, deadline = self._child.stdout.fileno(), b"", time.monotonic() + seconds
+        out, err = self._ends
+        said, deadline, open_ends = b"", time.monotonic() + seconds, [out, err]
         asked = become is not None and become.expect_prompt()
         sent = become is None
         try:
             if sent:
                 self.send(text)
             while not self._hearth.ready.is_set():
-                ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
-                chunk = os.read(fd, 1 << 16) if ready else b""
+                ready, _, _ = select.select(open_ends, [], [], max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    raise NotStartedError("it said nothing in time")
+                chunk = os.read(ready[0], 1 << 16)
                 if not chunk:
-                    raise NotStartedError("it ended before it spoke" if ready else "it said nothing in time")
+                    open_ends.remove(ready[0])
+                    if out not in open_ends:
+                        raise NotStartedError("it ended before it spoke")
                 if sent:
-                    self._hearth.feed(chunk)
+                    if ready[0] == out:
+                        self._hearth.feed(chunk)
                     continue
                 said += chunk
                 if asked and become.check_password_prompt(said):
@@ -86,12 +91,29 @@ class ProgramLine:
         while left:
             left = left[os.write(fd, left) :]
 
-    def _listen(self) -> None:
+    @property
+    def _ends(self) -> tuple[int, int]:
         assert self._child.stdout is not None  # noqa: S101  # for the type checker
-        fd = self._child.stdout.fileno()
+        assert self._child.stderr is not None  # noqa: S101  # for the type checker
+        return self._child.stdout.fileno(), self._child.stderr.fileno()
+
+    def _listen(self) -> None:
+        """Until the end of its output. What it says on the other stream is the program's own (ssh, sudo), and is for nobody."""
+        out, err = self._ends
+        watch = select.poll()
+        for fd in (out, err):
+            watch.register(fd, select.POLLIN)
         with contextlib.suppress(OSError, ValueError):
-            while chunk := os.read(fd, 1 << 18):
-                self._hearth.feed(chunk)
+            while True:
+                for fd, _ in watch.poll():
+                    chunk = os.read(fd, 1 << 18)
+                    if fd == out and not chunk:
+                        self._hearth.gone()
+                        return
+                    if fd == out:
+                        self._hearth.feed(chunk)
+                    elif not chunk:
+                        watch.unregister(err)
         self._hearth.gone()
 
     def end_now(self) -> None:
@@ -113,3 +135,5 @@ class ProgramLine:
         if self._thread is not None:
             self._thread.join(GRACE)
         child.stdout.close()
+        if child.stderr is not None:
+            child.stderr.close()

@@ -31,9 +31,14 @@ REACH: contextvars.ContextVar[Any] = contextvars.ContextVar("forkless.modules.re
 ACTION = "ansible.plugins.action:ActionBase"
 ALL = ("2.18", "2.19", "2.20", "2.21")
 LOCAL = "ansible.plugins.connection.local"
+SSH = "ansible.plugins.connection.ssh"
+OUR_SSH = "ansible_collections.forkless.core.plugins.connection.ssh"
 
 # These are read when an interpreter starts: a task that sets one gets a hearth that was started with it.
 _AT_START = ("LANG", "LC_", "PYTHON", "LD_", "TZ", "PATH", "HOME", "MALLOC_", "GLIBC", "SSL_", "OPENSSL")
+
+
+PATIENCE = 20.0  # seconds for an interpreter to speak: it may be a slow host, but a module would be slow there too
 
 
 class _Cold(Exception):
@@ -46,7 +51,7 @@ def wanted(action: Any) -> bool:
         return False
     connection, task = action._connection, action._task
     kind = type(connection).__module__
-    if kind != LOCAL or task.async_val or sys.modules["ansible.constants"].DEFAULT_KEEP_REMOTE_FILES:
+    if kind not in (LOCAL, SSH, OUR_SSH) or task.async_val or sys.modules["ansible.constants"].DEFAULT_KEEP_REMOTE_FILES:
         return False
     if getattr(connection._shell, "SHELL_FAMILY", "") != "sh" or getattr(connection, "_remote_is_local", False):
         return False
@@ -177,7 +182,7 @@ def _run(
     connection._connect()
     display = sys.modules["ansible.plugins.action"].display
     display.vvv(f"EXEC (warm) {wrapped.order['fqn']}", host=action._play_context.remote_addr)
-    door = _LocalDoor(action, command, become)
+    door = _DOORS[type(connection).__module__](action, command, become)
     for attempt in (1, 2):
         try:
             hearth = keep.get(door.place, door.key, lambda: door.open(text, reach))
@@ -234,9 +239,89 @@ class _LocalDoor:
             line = _lines.ProgramLine(hearth, self.command, cwd=self.cwd, environ=self.environ, shell=self.shell)
         password = None if self.password is None else str(self.password).encode()
         with reach.closing(line.end_now):
-            line.begin(text, become=self.become, password=password, seconds=20.0)
+            line.begin(text, become=self.become, password=password, seconds=PATIENCE)
         hearth.warm(line)
         return hearth
+
+
+class _OurSshDoor:
+    """To a hearth at the other end of a connection of forkless.core.ssh, on a channel of its own."""
+
+    cwd = None
+
+    def __init__(self, action: Any, command: str, become: Any) -> None:
+        connection = action._connection
+        settings = connection.settings
+        self.name = settings.name
+        self.place = (OUR_SSH, settings)
+        self.command, self.become, self._connection = command, become, connection
+        password = become.get_option("become_pass") if become is not None and become.prompt else None
+        self.key = (command.replace(become._id, "") if become is not None else command, password)
+
+    def open(self, text: bytes, reach: Any) -> Hearth:
+        hearth = Hearth(self.name)
+        try:
+            wire = self._connection.open_wire(
+                self.command, text, self.become, hearth.feed, hearth.gone, lambda: not hearth.busy
+            )
+        except sys.modules["ansible.errors"].AnsibleConnectionFailure:
+            raise  # unreachable, and in the same words as without us
+        except sys.modules["ansible.errors"].AnsibleError as err:
+            raise NotStartedError(str(err)) from err
+        hearth.warm(wire)
+        with reach.closing(hearth.close):
+            hearth.ready.wait(PATIENCE)
+        if hearth.lost or not hearth.ready.is_set():
+            hearth.close()
+            raise NotStartedError("it ended before it spoke" if hearth.lost else "it said nothing in time")
+        return hearth
+
+
+class _SshDoor:
+    """To a hearth at the other end of the ssh program, with the command line that the builtin plugin builds."""
+
+    cwd = None
+
+    def __init__(self, action: Any, command: str, become: Any) -> None:
+        connection = action._connection
+        self.name = connection.host = connection.get_option("host") or action._play_context.remote_addr
+        if connection.get_option("password") or action._play_context.password:
+            raise _Cold("a password for ssh is given to a program that asks for it each time")
+        self.line = connection._build_command(connection.get_option("ssh_executable"), "ssh", self.name, command)
+        self.become = become
+        self.password = become.get_option("become_pass") if become is not None and become.expect_prompt() else None
+        self.environ = dict(_environ(SSH))
+        self.place = (SSH, tuple(self.line[:-1]))
+        self.key = (command.replace(become._id, "") if become is not None else command, self.password)
+
+    def open(self, text: bytes, reach: Any) -> Hearth:
+        hearth = Hearth(str(self.name))
+        with reach.shielded():
+            line = _lines.ProgramLine(hearth, self.line, environ=self.environ)
+        password = None if self.password is None else str(self.password).encode()
+        with reach.closing(line.end_now):
+            line.begin(text, become=self.become, password=password, seconds=PATIENCE)
+        hearth.warm(line)
+        return hearth
+
+
+def reset_ssh(original: Any, _site: str) -> Any:
+    """meta: reset_connection: a session that stays open would keep the old login alive."""
+
+    @functools.wraps(original)
+    def stand_in(self: Any) -> Any:
+        keep = KEEP.get()
+        if keep is not None:
+            host = self.get_option("host") or self._play_context.remote_addr
+            self.host = host
+            line = self._build_command(self.get_option("ssh_executable"), "ssh", host, "")
+            keep.leave((SSH, tuple(line[:-1])))
+        return original(self)
+
+    return stand_in
+
+
+_DOORS: dict[str, Any] = {LOCAL: _LocalDoor, OUR_SSH: _OurSshDoor, SSH: _SshDoor}
 
 
 STAND_INS: tuple[tuple[str, str, Any, tuple[str, ...], bool], ...] = (
@@ -245,4 +330,5 @@ STAND_INS: tuple[tuple[str, str, Any, tuple[str, ...], bool], ...] = (
     ("ansible.plugins.action:modify_module", "what was wrapped is taken apart", modify_module, ALL, False),
     (f"{ACTION}._low_level_execute_command", "a hearth runs the module", low_level_execute_command, ALL, False),
     (f"{ACTION}._is_pipelining_enabled", "nothing is copied", is_pipelining_enabled, ALL, False),
+    (f"{SSH}:Connection.reset", "a hearth is of the connection that is reset", reset_ssh, ALL, False),
 )

@@ -12,9 +12,10 @@ from forkless.ssh._connect import open_connection
 from forkless.ssh._errors import EscalationError, HostKeyError, LoginError, LostError, SSHError
 from forkless.ssh._files import Files
 from forkless.ssh._library import asyncssh
+from forkless.ssh._wire import Wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from forkless.ssh._settings import Settings
 
@@ -39,6 +40,9 @@ class Host:
         self._closed = False
         self._most: int | None = None  # how many channels the host allows at once; learned when it refuses one
         self._freed = asyncio.Condition()
+        # Channels that stay. They are not counted with the others: nobody may wait for one of them to end.
+        self._wires: dict[Wire, Callable[[], bool]] = {}
+        self._no_wires = False
 
     async def connection(self, attempts: int = 1) -> Any:
         """The live connection. Those who come while it is being opened wait for the same one."""
@@ -126,6 +130,7 @@ class Host:
                 )
             except library.ChannelOpenError as err:
                 if not connection.is_closed():
+                    self._clear_wires()
                     self.refused()
                     raise _Full(f"{self.settings.address} refused to run a command: {err.reason}") from err
                 why: Any = err.reason
@@ -137,6 +142,35 @@ class Host:
             if not tries:
                 raise LostError(f"the connection to {self.settings.address} was lost: {why}", started=False)
             await self._drop()
+
+    def _clear_wires(self) -> None:
+        """The host allows too few channels for some to stay: those that are idle go, and no more are opened."""
+        self._no_wires = self._no_wires or bool(self._wires)
+        for wire, idle in list(self._wires.items()):
+            if idle():
+                wire.hang_up()
+
+    async def wire(
+        self, command: str, *, feed: Callable[[bytes], None], gone: Callable[[], None], idle: Callable[[], bool],
+        attempts: int = 1, **more: Any,
+    ) -> Wire:  # fmt: skip
+        """Start `command` on a channel that stays open until it is closed, or the connection is."""
+        if self._no_wires:
+            raise LostError(f"{self.settings.address} allows too few channels for one to stay", started=False)
+
+        def over() -> None:
+            self._wires.pop(wire, None)
+            gone()
+
+        def make() -> Wire:
+            return Wire(feed=feed, gone=over, **more)
+
+        try:
+            wire: Wire = await self.session(command, make, tty=False, attempts=attempts)  # type: ignore[assignment]
+        except _Full as full:
+            raise LostError(str(full), started=False) from full
+        self._wires[wire] = idle
+        return wire
 
     async def run(
         self,

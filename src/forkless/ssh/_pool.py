@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
     from forkless.ssh._command import Become, Done
+    from forkless.ssh._wire import Wire
     from forkless.ssh._settings import Settings
 
 __all__ = ["RUN", "Link", "close_all", "kept", "reset"]
@@ -119,6 +120,15 @@ class Link:
 
         done: Done = self._call(work())
         return done
+
+    def wire(self, command: str, **more: Any) -> Wire:
+        """A channel that stays: see `Host.wire`."""
+
+        async def work() -> Wire:
+            return await (await self._host()).wire(command, **more)
+
+        wire: Wire = self._call(work())
+        return wire
 
     def put(self, source: str, target: str, *, method: str = "smart", attempts: int = 1) -> None:
         async def work() -> None:

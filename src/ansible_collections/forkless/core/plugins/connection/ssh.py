@@ -336,6 +336,28 @@ class Connection(ConnectionBase):
             )
         return done.rc, done.stdout, done.stderr
 
+    def open_wire(self, cmd, text, become, feed, gone, idle):
+        """For forkless itself: a program on the host that stays for the run. Not part of Ansible's contract."""
+        with as_ansible_says_it():
+            prompt = bool(getattr(become, "prompt", None))
+            password = become.get_option("become_pass", playcontext=self._play_context) if prompt else None
+            return self._hold().wire(
+                to_text(cmd, errors="surrogate_or_strict"),
+                input_=text,
+                become=become,
+                expects_prompt=prompt,
+                password=None if password is None else to_bytes(password, errors="surrogate_or_strict"),
+                feed=feed,
+                gone=gone,
+                idle=idle,
+                attempts=self._attempts,
+            )
+
+    @property
+    def settings(self):
+        """Who it is connected to, and as whom: the same for all who share a connection."""
+        return self._hold().settings
+
     def put_file(self, in_path, out_path):
         super().put_file(in_path, out_path)
         if not os.path.exists(to_bytes(in_path, errors="surrogate_or_strict")):
