@@ -106,13 +106,12 @@ def plain(value, work, key=""):
 @pytest.mark.spawns
 @pytest.mark.matrix
 @pytest.mark.timeout(900)  # stock starts some eighty programs, on a machine that may be busy
+@pytest.mark.parametrize("way", ["in-process", "warm"])
 def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_gives(
-    one_python_for_each_minor, world, tmp_path
+    one_python_for_each_minor, world, tmp_path, way
 ):
     stock, _ = results([str(ANSIBLE_PLAYBOOK)], world, tmp_path / "theirs")
-    ours, _ = results(
-        [sys.executable, "-m", "forkless", "playbook", "--modules", "in-process"], world, tmp_path / "ourown"
-    )
+    ours, _ = results([sys.executable, "-m", "forkless", "playbook", "--modules", way], world, tmp_path / "ourown")
     stock, ours = plain(stock, tmp_path / "theirs"), plain(ours, tmp_path / "ourown")
     # A shell between the two adds to the environment; what the task and the program gave must be the same.
     for facts in (stock, ours):
@@ -126,13 +125,14 @@ def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_give
 
 @pytest.mark.spawns
 @pytest.mark.timeout(900)
-def test_modules_of_real_collections_give_the_result_that_stock_ansible_gives(world, tmp_path):
+@pytest.mark.parametrize("way", ["in-process", "warm"])
+def test_modules_of_real_collections_give_the_result_that_stock_ansible_gives(world, tmp_path, way):
     if not prepare_collections.there():
         pytest.skip(prepare_collections.MISSING)
     where = {"ANSIBLE_COLLECTIONS_PATH": str(prepare_collections.FOLDER)}
     ways = {
         "theirs": [str(ANSIBLE_PLAYBOOK)],
-        "ourown": [sys.executable, "-m", "forkless", "playbook", "--modules", "in-process"],
+        "ourown": [sys.executable, "-m", "forkless", "playbook", "--modules", way],
     }
     found = {
         name: plain(results(command, world, tmp_path / name, "collections.yml", **where)[0], tmp_path / name)

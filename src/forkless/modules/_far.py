@@ -16,6 +16,7 @@ import gc
 import importlib
 import importlib.machinery
 import importlib.util
+import io
 import json
 import marshal
 import os
@@ -33,7 +34,7 @@ import threading
 import time
 import zipfile
 import zlib
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any
 
 HEAD = struct.Struct(">IIc")  # length of the body, number of the task, kind
 MAGIC = b"\0\0forkless-warm\0"
@@ -88,7 +89,7 @@ class Finder:
     """Answers for the files of one payload, in the place of the archive that would be first in sys.path."""
 
     def __init__(self) -> None:
-        self.files: Dict[str, Tuple[bool, str, Source]] = {}
+        self.files: dict[str, tuple[bool, str, Source]] = {}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         found = self.files.get(name)
@@ -111,8 +112,7 @@ class Task:
     def __init__(self, number: int, pid: int, out: int, err: int) -> None:
         self.number, self.pid = number, pid
         self.pipes = {out: b"O", err: b"E"}
-        self.kill_at: Optional[float] = None
-        self.killed = False
+        self.kill_at: float | None = None
 
 
 def ours(name: str) -> bool:
@@ -123,25 +123,25 @@ class Far:
     def __init__(self, inp: int, out: int, ask_groups: bool) -> None:
         self.inp, self.out = inp, out
         self.poll = select.poll()
-        self.tasks: Dict[int, Task] = {}
-        self.sources: Dict[str, Source] = {}
-        self.payloads: Dict[str, Dict[str, Any]] = {}
+        self.tasks: dict[int, Task] = {}
+        self.sources: dict[str, Source] = {}
+        self.payloads: dict[str, dict[str, Any]] = {}
         self.finder = Finder()
-        self.loaded: Dict[str, str] = {}
+        self.loaded: dict[str, str] = {}
         self.ask_groups = ask_groups
         self.cwd = self._cwd()
         self.places = self._places()
         self.seen = self.look()
 
     @staticmethod
-    def _cwd() -> Optional[str]:
+    def _cwd() -> str | None:
         try:
             return os.getcwd()
         except OSError:
             return None
 
     @staticmethod
-    def _places() -> List[str]:
+    def _places() -> list[str]:
         places = [sys.executable, os.__file__]
         with contextlib.suppress(Exception):
             places += site.getsitepackages()
@@ -151,7 +151,7 @@ class Far:
 
     def look(self) -> Any:
         """What a fresh interpreter would find: if any of it has changed, this one is too old to be forked."""
-        seen: List[Any] = []
+        seen: list[Any] = []
         for place in self.places:
             try:
                 found = os.stat(place)
@@ -244,7 +244,7 @@ class Far:
         for task in list(self.tasks.values()):
             if task.kill_at is not None and time.monotonic() >= task.kill_at:
                 self.kill(task, signal.SIGKILL)
-                task.kill_at, task.killed = None, True
+                task.kill_at = None
                 for fd in list(task.pipes):  # who left the group keeps its life, but is not listened to
                     self.drop(task, fd)
             if task.pipes:
@@ -257,7 +257,7 @@ class Far:
 
     # -- before the fork
 
-    def warm_up(self, files: Dict[str, Any], core: List[str]) -> None:
+    def warm_up(self, files: dict[str, Any], core: list[str]) -> None:
         """Import what is ansible-core's own. What says something while it is imported is left to the module."""
         if any(self.loaded.get(name, files[name][1]) != files[name][1] for name in files):
             return
@@ -282,12 +282,12 @@ class Far:
         gc.freeze()  # what is here now is never looked at again by a collector: fewer pages are copied, and exits are quick
 
     @staticmethod
-    def said() -> Tuple[int, int]:
+    def said() -> tuple[int, int]:
         notes: Any = sys.modules.get("ansible.module_utils.common.warnings")
         return (len(notes._global_warnings), len(notes._global_deprecations)) if notes else (0, 0)
 
     @staticmethod
-    def unsay(said: Tuple[int, int]) -> None:
+    def unsay(said: tuple[int, int]) -> None:
         notes: Any = sys.modules.get("ansible.module_utils.common.warnings")
         for kept, count in zip((notes._global_warnings, notes._global_deprecations) if notes else (), said):
             while len(kept) > count:
@@ -300,7 +300,7 @@ class Far:
         if above in sys.modules:
             sys.modules[above].__dict__.pop(leaf, None)
 
-    def run(self, number: int, order: Dict[str, Any]) -> None:
+    def run(self, number: int, order: dict[str, Any]) -> None:
         files = self.payloads.get(order["digest"])
         cwd = order["cwd"] or self.cwd
         if files is None or self.look() != self.seen or (cwd and not self.there(cwd)):
@@ -333,7 +333,9 @@ class Far:
 
     # -- after the fork
 
-    def become_the_module(self, order: Dict[str, Any], files: Dict[str, Any], cwd: Optional[str], out: int, err: int) -> None:
+    def become_the_module(
+        self, order: dict[str, Any], files: dict[str, Any], cwd: str | None, out: int, err: int
+    ) -> None:
         code = 1
         try:
             os.setsid()
@@ -356,10 +358,10 @@ class Far:
             self.fit(files)
             code = call(order, files)
         except BaseException:  # noqa: BLE001  # nothing may come back into the loop of the parent
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            sys.excepthook(*sys.exc_info())
         leave(code)
 
-    def fit(self, files: Dict[str, Any]) -> None:
+    def fit(self, files: dict[str, Any]) -> None:
         """Leave in sys.modules only what this payload has, as it has it."""
         there = [name for name in sys.modules if ours(name)]
         other = any(name in files and self.loaded.get(name) != files[name][1] for name in there)
@@ -379,7 +381,7 @@ def limit(number: int) -> None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, number), hard))
 
 
-def call(order: Dict[str, Any], files: Dict[str, Any]) -> int:
+def call(order: dict[str, Any], files: dict[str, Any]) -> int:
     """Run the module as the wrapper that Ansible sends would. Returns what the interpreter would exit with."""
     sys.argv = [""]
     place, folder = ROOT, None
@@ -400,7 +402,7 @@ def call(order: Dict[str, Any], files: Dict[str, Any]) -> int:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_globals.get("__name__") == __name__:
             trace = trace.tb_next
-        sys.excepthook(type(error), error, trace)
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 1
     finally:
         if folder is not None:
@@ -408,7 +410,7 @@ def call(order: Dict[str, Any], files: Dict[str, Any]) -> int:
     return 0
 
 
-def start(order: Dict[str, Any], files: Dict[str, Any], place: str) -> None:
+def start(order: dict[str, Any], files: dict[str, Any], place: str) -> None:
     params, name = order["params"].encode(), order["fqn"]
     if "ansible.module_utils._internal._ansiballz._loader" in files:
         loader = importlib.import_module("ansible.module_utils._internal._ansiballz._loader")
@@ -423,7 +425,7 @@ def start(order: Dict[str, Any], files: Dict[str, Any], place: str) -> None:
     sys.exit(1)
 
 
-def archive(place: str, files: Dict[str, Any]) -> None:
+def archive(place: str, files: dict[str, Any]) -> None:
     with zipfile.ZipFile(place, "w") as file:
         for _, _, source in files.values():
             file.writestr(zipfile.ZipInfo(source.path), zlib.decompress(source.text))
@@ -436,6 +438,11 @@ def leave(code: int) -> None:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         gc.collect()
+        for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):  # text first: it is on top of the others
+            for thing in [one for one in gc.get_objects() if type(one) is kind]:
+                if not thing.closed:
+                    with contextlib.suppress(OSError, ValueError):
+                        thing.flush()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
@@ -454,7 +461,7 @@ def main(ask_groups: bool) -> None:
         os.close(null)
     sys.path[:] = [path for path in sys.path if path not in ("", ".")]
     far = Far(inp, out, ask_groups)
-    sys.meta_path.insert(0, far.finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, far.finder)
     hello = {"pid": os.getpid(), "magic": importlib.util.MAGIC_NUMBER.hex(), "python": sys.version.split()[0]}
     os.write(out, MAGIC)
     far.say(b"H", 0, json.dumps(hello).encode())

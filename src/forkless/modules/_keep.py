@@ -55,13 +55,14 @@ class Keep:
             return slot.hearth
 
     def _too_many(self, place: Hashable, wanted: _Slot) -> list[Hearth]:
-        there = [slot for slot in self._slots.values() if slot.place == place and slot.hearth is not None]
-        there = sorted((slot for slot in there if slot is not wanted and not slot.hearth.busy), key=lambda s: s.hearth.used)  # type: ignore[union-attr]
+        there = [slot for slot in self._slots.values() if slot.place == place and slot is not wanted]
+        resting = [
+            (slot.hearth.used, n) for n, slot in enumerate(there) if slot.hearth is not None and not slot.hearth.busy
+        ]
         idle: list[Hearth] = []
-        for slot in there[: max(0, len(there) - MOST + 1)]:
-            if slot.hearth is not None:
-                idle.append(slot.hearth)
-            slot.hearth = None
+        for _, number in sorted(resting)[: max(0, len(resting) - MOST + 1)]:
+            hearth, there[number].hearth = there[number].hearth, None
+            idle += [hearth] if hearth is not None else []
         return idle
 
     def forget(self, hearth: Hearth) -> None:

@@ -30,7 +30,9 @@ GRACE = 2.0
 class ProgramLine:
     """A child whose input and output are the line. It is in a session of its own: Ctrl-C is not for it."""
 
-    def __init__(self, hearth: Hearth, command: Any, *, cwd: Any = None, environ: Any = None, shell: str | None = None) -> None:
+    def __init__(
+        self, hearth: Hearth, command: Any, *, cwd: Any = None, environ: Any = None, shell: str | None = None
+    ) -> None:
         self._hearth = hearth
         try:
             self._child = subprocess.Popen(
@@ -51,38 +53,40 @@ class ProgramLine:
 
     def begin(self, text: bytes, *, become: Any, password: bytes | None, seconds: float) -> None:
         """Answer become, send the text, and wait for the greeting."""
-        out, err = self._ends
-        said, deadline, open_ends = b"", time.monotonic() + seconds, [out, err]
-        asked = become is not None and become.expect_prompt()
-        sent = become is None
         try:
-            if sent:
-                self.send(text)
-            while not self._hearth.ready.is_set():
-                ready, _, _ = select.select(open_ends, [], [], max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    raise NotStartedError("it said nothing in time")
-                chunk = os.read(ready[0], 1 << 16)
-                if not chunk:
-                    open_ends.remove(ready[0])
-                    if out not in open_ends:
-                        raise NotStartedError("it ended before it spoke")
-                if sent:
-                    if ready[0] == out:
-                        self._hearth.feed(chunk)
-                    continue
-                said += chunk
-                if asked and become.check_password_prompt(said):
-                    self.send((password or b"") + b"\n")
-                    asked = False
-                if become.check_success(said):
-                    self.send(text)
-                    sent = True
+            self._converse(text, become, password, time.monotonic() + seconds)
         except (OSError, NotStartedError) as err:
             self.close(at_once=True)
             raise NotStartedError(str(err)) from err
         self._thread = threading.Thread(target=self._listen, name=f"forkless-hearth-{self._hearth.name}", daemon=True)
         self._thread.start()
+
+    def _converse(self, text: bytes, become: Any, password: bytes | None, deadline: float) -> None:
+        said, ends, out = b"", list(self._ends), self._ends[0]
+        asked = become is not None and become.expect_prompt()
+        sent = become is None
+        if sent:
+            self.send(text)
+        while not self._hearth.ready.is_set():
+            ready, _, _ = select.select(ends, [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise NotStartedError("it said nothing in time")
+            chunk = os.read(ready[0], 1 << 16)
+            if not chunk:
+                ends.remove(ready[0])
+                if out not in ends:
+                    raise NotStartedError("it ended before it spoke")
+            if sent:
+                if ready[0] == out:
+                    self._hearth.feed(chunk)
+                continue
+            said += chunk
+            if asked and become.check_password_prompt(said):
+                self.send((password or b"") + b"\n")
+                asked = False
+            if become.check_success(said):
+                self.send(text)
+                sent = True
 
     def send(self, data: bytes) -> None:
         assert self._child.stdin is not None  # noqa: S101  # for the type checker

@@ -64,7 +64,7 @@ def make_tmp_path(original: Any, _site: str) -> Any:
 
 
 def _make(path: str) -> None:
-    """mkdir -p for nobody but us, and so are the folders above that it makes."""
+    """Like mkdir -p, for nobody but us, and so are the folders above that it makes."""
     if not os.path.isdir(path):
         _make(os.path.dirname(path))
         try:

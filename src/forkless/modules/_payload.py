@@ -34,12 +34,15 @@ MOST = 256  # archives that are remembered
 
 # Up to 2.18 a text with holes; since 2.19 a call with its arguments, one to a line. All values are written by repr, so none has a line of its own.
 _OLD = {
-    "zip_data": re.compile(rb"^    ZIPDATA = '([A-Za-z0-9+/=]*)'$", re.M),
-    "module_fqn": re.compile(rb"^        runpy\.run_module\(mod_name=('[^'\n]+'), init_globals=dict", re.M),
-    "ansible_module": re.compile(rb"^        temp_path = tempfile\.mkdtemp\(prefix='ansible_' \+ ('[^'\n]+') \+", re.M),
-    "params": re.compile(rb"^    ANSIBALLZ_PARAMS = (.*)$", re.M),
+    "zip_data": re.compile(rb"^    ZIPDATA = '([A-Za-z0-9+/=]*)'$", re.MULTILINE),
+    "module_fqn": re.compile(rb"^        runpy\.run_module\(mod_name=('[^'\n]+'), init_globals=dict", re.MULTILINE),
+    "ansible_module": re.compile(
+        rb"^        temp_path = tempfile\.mkdtemp\(prefix='ansible_' \+ ('[^'\n]+') \+", re.MULTILINE
+    ),
+    "params": re.compile(rb"^    ANSIBALLZ_PARAMS = (.*)$", re.MULTILINE),
 }
-_RLIMIT = re.compile(rb"^    requested_soft = min\(existing_hard, (\d+)\)$", re.M)
+_RLIMIT = re.compile(rb"^    requested_soft = min\(existing_hard, (\d+)\)$", re.MULTILINE)
+_sha = functools.partial(hashlib.sha1, usedforsecurity=False)
 _CALL = b"\n    _ansiballz_main(\n"
 
 
@@ -150,11 +153,11 @@ def _read(archive: bytes) -> Manifest | None:
             package = name.endswith(".__init__")
             name = name.removesuffix(".__init__")
             files.append((name, package, piece))
-            if name.startswith("ansible.module_utils.") and _is_core(path, hashlib.sha1(source).digest()):
+            if name.startswith("ansible.module_utils.") and _is_core(path, _sha(source).digest()):
                 core.append(name)
     # What everything needs comes first: it is what tells whether another import has something to say.
     core.sort(key=lambda name: (name != "ansible.module_utils.basic", name))
-    digest = hashlib.sha1("\n".join(f"{name} {package} {piece.key}" for name, package, piece in files).encode())
+    digest = _sha("\n".join(f"{name} {package} {piece.key}" for name, package, piece in files).encode())
     return Manifest(digest.hexdigest(), tuple(files), tuple(core))
 
 
@@ -164,7 +167,7 @@ def _piece(path: str, source: bytes) -> Piece:
         code = zlib.compress(marshal.dumps(compile(source, f"{_far.ROOT}/{path}", "exec", dont_inherit=True)), 1)
     except (SyntaxError, ValueError):
         code = b""  # the module's own failure, and so it is told where it runs
-    return Piece(f"{hashlib.sha1(source).hexdigest()}:{path}", path, zlib.compress(source, 1), code)
+    return Piece(f"{_sha(source).hexdigest()}:{path}", path, zlib.compress(source, 1), code)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -173,6 +176,6 @@ def _is_core(path: str, digest: bytes) -> bool:
 
     try:
         with open(os.path.join(os.path.dirname(os.path.dirname(ansible.__file__)), path), "rb") as file:
-            return hashlib.sha1(file.read()).digest() == digest
+            return _sha(file.read()).digest() == digest
     except OSError:
         return False

@@ -51,7 +51,11 @@ def wanted(action: Any) -> bool:
         return False
     connection, task = action._connection, action._task
     kind = type(connection).__module__
-    if kind not in (LOCAL, SSH, OUR_SSH) or task.async_val or sys.modules["ansible.constants"].DEFAULT_KEEP_REMOTE_FILES:
+    if (
+        kind not in (LOCAL, SSH, OUR_SSH)
+        or task.async_val
+        or sys.modules["ansible.constants"].DEFAULT_KEEP_REMOTE_FILES
+    ):
         return False
     if getattr(connection._shell, "SHELL_FAMILY", "") != "sh" or getattr(connection, "_remote_is_local", False):
         return False
@@ -145,7 +149,7 @@ def low_level_execute_command(original: Any, _site: str) -> Any:
             become._id = ""  # set by building the command; tells whether become was used at all
         boot = f"{inner} -c {connection._shell.quote(BOOT.format(length=len(text)))}"
 
-        def instead(command: str, in_data: Any = None, sudoable: bool = True) -> Any:
+        def instead(command: str, **_: Any) -> Any:
             used = become if become is not None and become._id else None
             return _run(self, command, wrapped, environ, used, text)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
     from forkless.ssh._command import Become, Done
-    from forkless.ssh._wire import Wire
     from forkless.ssh._settings import Settings
+    from forkless.ssh._wire import Wire
 
 __all__ = ["RUN", "Link", "close_all", "kept", "reset"]
 

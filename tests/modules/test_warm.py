@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Modules in forks of an interpreter that is kept warm: the same results as cold, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import forkless
+
+HERE = pathlib.Path(__file__).parent
+SOURCE = HERE.parent.parent / "src"
+STOCK = [str(pathlib.Path(sys.executable).parent / "ansible-playbook")]
+OURS = [sys.executable, "-m", "forkless", "playbook"]
+MARK = "sys,zlib"  # in the command line of every warm interpreter
+
+pytestmark = [pytest.mark.spawns, pytest.mark.timeout(600)]
+
+
+def call(command, book, work, *more, **environ):
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "ANSIBLE_LOCALHOST_WARNING": "0", "ANSIBLE_NOCOLOR": "1", **environ}
+    extra = {"work": str(work), "ansible_python_interpreter": sys.executable}
+    return subprocess.run(
+        [*command, "-i", "localhost,", "-e", json.dumps(extra), *more, str(book)],
+        env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+
+
+def plain(value, work):
+    """Without what no two runs have in common."""
+    if isinstance(value, dict):
+        left_out = {"start", "end", "delta", "ansible_job_id", "results_file", "elapsed", "frame"}
+        return {key: plain(one, work) for key, one in value.items() if key not in left_out}
+    if isinstance(value, list):
+        return [plain(one, work) for one in value]
+    if isinstance(value, str):
+        value = value.replace(str(work), "WORK")
+        return re.sub(r"Traceback.*?(?=\n\w)", "Traceback", value, flags=re.DOTALL)
+    return value
+
+
+@pytest.mark.matrix
+def test_modules_with_odd_ways_end_as_they_do_on_stock(one_python_for_each_minor, tmp_path):
+    found = {}
+    for name, command in (("theirs", STOCK), ("ourown", OURS)):
+        (tmp_path / name).mkdir()
+        done = call(command, HERE / "odd" / "odd.yml", tmp_path / name, ANSIBLE_PIPELINING="1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        found[name] = plain(json.loads((tmp_path / f"{name}.json").read_text()), tmp_path / name)
+    different = {
+        name: (found["theirs"][name], found["ourown"][name])
+        for name in found["theirs"]
+        if found["theirs"][name] != found["ourown"][name]
+    }
+    assert not different, json.dumps(different, indent=1)
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "library").mkdir()
+    (tmp_path / "module_utils").mkdir()
+
+    def write(tasks):
+        (tmp_path / "play.yml").write_text(f"- hosts: all\n  gather_facts: false\n  tasks:\n{tasks}")
+        (tmp_path / "hosts").write_text(
+            f"a ansible_connection=local ansible_python_interpreter={sys.executable}\n"
+            f"b ansible_connection=local ansible_python_interpreter={sys.executable}\n"
+        )
+        return {"playbook": "play.yml", "inventory": "hosts", "engine": "threads", "cwd": tmp_path}
+
+    write.folder = tmp_path
+    return write
+
+
+MODULE = """#!/usr/bin/python
+import os, time
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.mine import VALUE
+module = AnsibleModule({"path": {"type": "str"}})
+if module.params["path"]:
+    with open(module.params["path"], "a") as file:
+        file.write("%d %d\\n" % (os.getpid(), os.getppid()))
+    time.sleep(60)
+module.exit_json(value=VALUE, mine=1, parent=os.getppid())
+"""
+
+
+def values(result, key):
+    return [
+        event.event_data["res"][key]
+        for event in result.events
+        if event.event == "runner_on_ok" and key in event.event_data["res"]
+    ]
+
+
+def test_one_interpreter_serves_all_hosts_of_this_machine(project):
+    (project.folder / "library/mine.py").write_text(MODULE)
+    (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
+    result = forkless.run(**project("    - mine:\n    - mine:\n"))
+    result.raise_for_failures()
+    parents = values(result, "parent")
+    assert len(parents) == 4
+    assert len(set(parents)) == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(parents[0], 0)
+
+
+def test_a_changed_module_and_a_changed_module_util_are_seen_by_the_next_run(project):
+    (project.folder / "library/mine.py").write_text(MODULE)
+    util = project.folder / "module_utils/mine.py"
+    util.write_text("VALUE = 1\n")
+    spec = project("    - mine:\n")
+    assert set(values(forkless.run(**spec), "value")) == {1}
+    util.write_text("VALUE = 2\n")
+    assert set(values(forkless.run(**spec), "value")) == {2}
+    (project.folder / "library/mine.py").write_text(MODULE.replace("mine=1", "mine=2"))
+    assert set(values(forkless.run(**spec), "mine")) == {2}
+
+
+@pytest.mark.parametrize("way", ["cold", "FORKLESS_DISABLE"])
+def test_it_can_be_switched_off(project, way):
+    (project.folder / "library/mine.py").write_text(MODULE)
+    (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
+    off = {"modules": "cold"} if way == "cold" else {"env": {"FORKLESS_DISABLE": "other,warm-modules"}}
+    result = forkless.run(**project("    - mine:\n    - mine:\n"), **off)
+    result.raise_for_failures()
+    assert len(set(values(result, "parent"))) == 4
+
+
+def wait_for(check, what):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = check()
+        if found:
+            return found
+        time.sleep(0.05)  # looks again; the deadline is generous
+    raise AssertionError(what)
+
+
+def gone(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def pids(path):
+    return [int(word) for word in path.read_text().split()] if path.exists() and path.read_text().endswith("\n") else []
+
+
+def test_a_task_that_times_out_is_ended_with_all_it_started(project):
+    where = project.folder / "pids"
+    task = f"    - shell: 'echo $$ > {where}; sleep 300 & sleep 300'\n      timeout: 20\n"
+    result = forkless.run(**project(task), limit="a")
+    assert result.rc == 2
+    (shell,) = pids(where)
+    wait_for(lambda: gone(shell), "the shell is still there")
+
+
+def test_a_run_that_is_cancelled_ends_what_its_modules_started(project):
+    (project.folder / "library/mine.py").write_text(MODULE)
+    (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
+    where = project.folder / "pids"
+    run = forkless.start(**project(f"    - mine: {{path: {where}}}\n"), limit="a")
+    module, warm = wait_for(lambda: pids(where), "the module did not start")
+    run.cancel()
+    run.wait()
+    wait_for(lambda: gone(module) and gone(warm), "something is still there")
+
+
+def test_a_module_whose_interpreter_went_away_is_unreachable_and_not_run_twice(project):
+    (project.folder / "library/mine.py").write_text(MODULE)
+    (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
+    where = project.folder / "pids"
+    run = forkless.start(**project(f"    - mine: {{path: {where}}}\n"), limit="a")
+    module, warm = wait_for(lambda: pids(where), "the module did not start")
+    os.kill(warm, signal.SIGKILL)
+    result = run.wait()
+    os.kill(module, signal.SIGKILL)
+    assert result.rc == 4
+    assert len(pids(where)) == 2
+    assert "went away while it ran" in result.stdout
+
+
+def test_an_interpreter_that_is_killed_between_two_tasks_is_started_again(project):
+    (project.folder / "library/mine.py").write_text(MODULE)
+    (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
+    tasks = "    - mine:\n      register: r\n    - raw: kill -9 {{ r.parent }}\n    - mine:\n"
+    result = forkless.run(**project(tasks), limit="a")
+    assert result.rc == 0, result.stdout
+    first, second = values(result, "parent")
+    assert first != second
+
+
+def test_a_controller_that_is_killed_leaves_no_interpreter_behind(project):
+    (project.folder / "library/mine.py").write_text(MODULE)
+    (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
+    where = project.folder / "pids"
+    project(f"    - mine: {{path: {where}}}\n")
+    child = subprocess.Popen(
+        [*OURS, "-i", "hosts", "-l", "a", "play.yml"], cwd=project.folder, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )  # fmt: skip
+    module, warm = wait_for(lambda: pids(where), "the module did not start")
+    child.kill()
+    child.wait()
+    wait_for(lambda: gone(warm), "the warm interpreter is still there")
+    os.kill(module, signal.SIGKILL)
