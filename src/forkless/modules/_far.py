@@ -437,12 +437,13 @@ def leave(code: int) -> None:
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
-        gc.collect()
-        for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):  # text first: it is on top of the others
+        # Files that were left open are written out first, text before bytes: a collector would close them in any order.
+        for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
             for thing in [one for one in gc.get_objects() if type(one) is kind]:
                 if not thing.closed:
                     with contextlib.suppress(OSError, ValueError):
                         thing.flush()
+        gc.collect()
         for stream in (sys.stdout, sys.stderr):
             if stream is not None and not stream.closed:
                 stream.flush()
