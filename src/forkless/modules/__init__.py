@@ -24,12 +24,24 @@ from forkless._errors import SpecError
 from forkless.modules import _action, _execute, _source, _stand_ins
 from forkless.modules._action import MODE
 from forkless.modules._execute import Done, execute, wire_arguments
+from forkless.modules._place import has_own_folder
 from forkless.modules._source import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["MODE", "MODES", "STAND_INS", "VIEWS", "Done", "execute", "installed", "run", "wire_arguments"]
+__all__ = [
+    "MODE",
+    "MODES",
+    "STAND_INS",
+    "VIEWS",
+    "Done",
+    "execute",
+    "has_own_folder",
+    "installed",
+    "run",
+    "wire_arguments",
+]
 
 MODES = ("auto", "in-process", "process")
 STAND_INS = (*_stand_ins.STAND_INS, *_action.STAND_INS)
