@@ -138,7 +138,7 @@ class Gate:
             self._config = config
             self._seams = self._install()
             self._seams.__enter__()
-        except BaseException:
+        except BaseException:  # Ctrl-C in mid-import too: the stand-ins must not outlive a run that never began
             self._absent()
             raise
 
