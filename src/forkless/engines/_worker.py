@@ -326,6 +326,7 @@ def make_worker(upstream: Any) -> type:
             self._shared_loader_obj = shared_loader_obj
             self.worker_queue = Answers()
             self.worker_id = worker_id
+            self.scene.newest = self
             self._cliargs = cliargs
             self._new_stdin = None
             self.streams = {"stdout": io.StringIO(), "stderr": io.StringIO(), "stdin": _closed_stdin()}
