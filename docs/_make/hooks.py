@@ -27,9 +27,8 @@ LANGUAGES = {".py": "python", ".yml": "yaml", ".ini": "ini", ".md": "markdown", 
 def changes() -> str:
     """What is in CHANGELOG.md, and before it what waits in changelog.d for the next release."""
     told = (ROOT / "CHANGELOG.md").read_text().replace("# Changelog", "# Changes", 1)
-    waiting = ["## Not released yet", ""]
-    for path in sorted((ROOT / "changelog.d").glob("*.md")):
-        waiting.append("- " + " ".join(path.read_text().split()))
+    fragments = sorted((ROOT / "changelog.d").glob("*.md"))
+    waiting = ["## Not released yet", "", *("- " + " ".join(path.read_text().split()) for path in fragments)]
     return told.replace("<!-- towncrier release notes start -->", "\n".join(waiting) + "\n")
 
 

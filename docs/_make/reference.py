@@ -45,7 +45,9 @@ def signature(thing: Any) -> str:
             star = True
         typed = one.annotation is not one.empty
         if typed:
-            text += f": {one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)}"
+            text += (
+                f": {one.annotation if isinstance(one.annotation, str) else inspect.formatannotation(one.annotation)}"
+            )
         if one.default is not one.empty:
             text += f"{' = ' if typed else '='}{one.default!r}"
         parts.append(text)
@@ -86,11 +88,23 @@ def members(cls: type, level: str) -> Iterator[str]:
         elif isinstance(thing, classmethod | staticmethod) or inspect.isfunction(thing):
             called = getattr(cls, name)
             prefix = "async " if inspect.iscoroutinefunction(called) else ""
-            yield from (f"{level} `.{name}()`", "", f"```text\n{prefix}{name}{signature(called)}\n```", "", said(thing), "")
+            yield from (
+                f"{level} `.{name}()`",
+                "",
+                f"```text\n{prefix}{name}{signature(called)}\n```",
+                "",
+                said(thing),
+                "",
+            )
 
 
 def python() -> str:
-    out = ["# Python", "", "Made from the code's own signatures and docstrings. Errors have [a page of their own](errors.md).", ""]
+    out = [
+        "# Python",
+        "",
+        "Made from the code's own signatures and docstrings. Errors have [a page of their own](errors.md).",
+        "",
+    ]
     for door in DOORS:
         module = importlib.import_module(door)
         out += [f"## `{door}`", "", said(module), ""]
@@ -121,7 +135,12 @@ def errors() -> str:
     from forkless import _errors
 
     tree = textwrap.dedent(said(_errors).partition("\n\n")[2].rpartition("\n\n")[0])
-    out = ["# Errors", "", "Every error that forkless raises is a `ForklessError`, and can be imported from `forkless`.", ""]
+    out = [
+        "# Errors",
+        "",
+        "Every error that forkless raises is a `ForklessError`, and can be imported from `forkless`.",
+        "",
+    ]
     out += [f"```text\n{tree}\n```", "", said(_errors).rpartition("\n\n")[2], ""]
     for name in _errors.__all__:
         cls = getattr(_errors, name)
@@ -150,7 +169,13 @@ def commands() -> str:
     from forkless.cli import COMMANDS
 
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        top = dict(zip([(), *((name,) for name in COMMANDS)], pool.map(lambda w: shown(*w), [(), *((n,) for n in COMMANDS)]), strict=True))
+        top = dict(
+            zip(
+                [(), *((name,) for name in COMMANDS)],
+                pool.map(lambda w: shown(*w), [(), *((n,) for n in COMMANDS)]),
+                strict=True,
+            )
+        )
         below = [
             (*words, name)
             for words, text in top.items()
@@ -171,7 +196,12 @@ def commands() -> str:
 def environment() -> str:
     from forkless._environment import VARIABLES
 
-    out = ["# Environment variables", "", "What forkless itself reads. All of Ansible's own settings work as they always do.", ""]
+    out = [
+        "# Environment variables",
+        "",
+        "What forkless itself reads. All of Ansible's own settings work as they always do.",
+        "",
+    ]
     out += ["| variable | what it does |", "| --- | --- |"]
     out += [f"| `{name}` | {what} |" for name, what in VARIABLES.items()]
     return "\n".join(out) + "\n"
@@ -199,7 +229,10 @@ def several(thing: Any) -> list[str]:
 
 
 def options(spec: dict[str, Any]) -> Iterator[str]:
-    yield from ("| option | type | default | variables, settings, environment | what |", "| --- | --- | --- | --- | --- |")
+    yield from (
+        "| option | type | default | variables, settings, environment | what |",
+        "| --- | --- | --- | --- | --- |",
+    )
     for name, one in spec.get("options", {}).items():
         ways = [f"`{way['name']}`" for way in one.get("vars", [])]
         ways += [f"`[{way['section']}] {way['key']}`" for way in one.get("ini", [])]
@@ -214,7 +247,12 @@ def options(spec: dict[str, Any]) -> Iterator[str]:
 
 def collection() -> str:
     galaxy = yaml.safe_load((COLLECTION / "galaxy.yml").read_text())
-    out = [f"# The collection {galaxy['namespace']}.{galaxy['name']} {galaxy['version']}", "", plain(galaxy["description"]), ""]
+    out = [
+        f"# The collection {galaxy['namespace']}.{galaxy['name']} {galaxy['version']}",
+        "",
+        plain(galaxy["description"]),
+        "",
+    ]
     out += ["It comes with the package: `pip install forkless` is all. Works on stock ansible-playbook as well.", ""]
     out += ["## Roles", "", "Their variables are listed in [Jobs that outlive the play](../jobs.md#reference).", ""]
     out += ["| role | |", "| --- | --- |"]

@@ -35,7 +35,7 @@ def compatibility() -> str:
         for core in told["CORES"]:
             pair = (python, core)
             few = "`make test`, `make matrix`" if pair in told["FEW"] else "`make matrix`"
-            cells.append(few if pair in told["PAIRS"] else "–")
+            cells.append(few if pair in told["PAIRS"] else "no such pair")
         lines.append(f"| Python {python} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -49,7 +49,11 @@ def env(tmp_path):
 
 @pytest.mark.parametrize("page", docs_blocks.pages())
 def test_every_block_of_the_page_does_what_it_says(page, tmp_path, env):
-    todo = [block for block in docs_blocks.blocks(page) if not block.reason and (block.title or block.lang in docs_blocks.RUN)]
+    todo = [
+        block
+        for block in docs_blocks.blocks(page)
+        if not block.reason and (block.title or block.lang in docs_blocks.RUN)
+    ]
     for program in ("curl",):
         if any(f"{program} " in block.text for block in todo if not block.title) and not shutil.which(program):
             pytest.skip(f"{program} is not installed (apt-get install {program})")
@@ -87,8 +91,10 @@ def test_every_file_of_the_page_is_used_on_it(page):
             name = pathlib.PurePath(block.title).name
             later = [one.text for one in found[number + 1 :] if not one.reason]
             words = (name, name.removesuffix(".py"), str(pathlib.PurePath(block.title).parts[0]))
-            implied = name in ("ansible.cfg",)
-            assert implied or any(word in text for text in later for word in words), f"{block}: nothing uses {block.title}"
+            implied = name == "ansible.cfg"
+            assert implied or any(word in text for text in later for word in words), (
+                f"{block}: nothing uses {block.title}"
+            )
 
 
 def test_blocks_that_are_not_run_are_few_and_say_why(capsys):
