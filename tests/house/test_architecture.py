@@ -17,6 +17,7 @@ SOURCE = pathlib.Path(forkless.__file__).parent
 # Each room, and the rooms that it may import; an arrow that is not here does not exist.
 GROUND = {"_errors"}
 ARROWS = {
+    "_environment": set(),
     "_errors": set(),
     "_events": GROUND,
     "_disable": set(),

@@ -26,6 +26,7 @@ from forkless.modules import _action, _execute, _nearby, _source, _stand_ins, _w
 from forkless.modules._action import MODE
 from forkless.modules._execute import Done, execute, wire_arguments
 from forkless.modules._keep import KEEP, kept
+from forkless.modules._place import has_own_folder
 from forkless.modules._source import VIEWS
 from forkless.modules._warm import REACH
 
@@ -41,6 +42,7 @@ __all__ = [
     "VIEWS",
     "Done",
     "execute",
+    "has_own_folder",
     "installed",
     "kept",
     "run",
