@@ -178,11 +178,12 @@ class Hearth:
                 self._line.send(data)
         except OSError as err:
             self.gone()
-            raise LostError(self.name) from err
+            # The order is the last of what was sent, and not all of that went out: nobody has read it.
+            raise NotStartedError("it is gone") from err
 
     def _give_up(self, number: int, call: _Call) -> None:
         """Called on another thread than the worker's: end what it waits for, there and here."""
-        with contextlib.suppress(LostError), self._sending:
+        with contextlib.suppress(NotStartedError), self._sending:
             self._put(_frame(b"K", number, b""))
         call.over.set()
 

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Warm modules on real sshds: one interpreter for each host and user, by a channel of ours and by the ssh program."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+import forkless
+
+pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.spawns, pytest.mark.timeout(600)]
+
+WHO = """#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+import os, pwd
+from ansible.module_utils.basic import AnsibleModule
+AnsibleModule({}).exit_json(parent=os.getppid(), user=pwd.getpwuid(os.geteuid()).pw_name, task=os.environ.get("TASK"), cwd=os.getcwd())
+"""
+PLAY = """
+- hosts: targets[0]
+  gather_facts: false
+  tasks:
+    - who:
+    - who:
+      environment: {TASK: its own}
+    - who:
+      become: true
+    - who:
+      become: true
+    - meta: reset_connection
+    - who:
+"""
+
+
+@pytest.mark.parametrize("connection", ["forkless.core.ssh", "ssh"])
+def test_one_interpreter_serves_a_host_and_user_until_the_connection_is_reset(as_root, sshds, tmp_path, connection):
+    if connection == "ssh" and not shutil.which("ssh"):
+        pytest.fail("the ssh program is missing: apt install openssh-client", pytrace=False)
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/who.py").write_text(WHO)
+    (tmp_path / "hosts.ini").write_text(sshds.inventory())
+    (tmp_path / "play.yml").write_text(PLAY)
+    result = forkless.run(
+        playbook="play.yml", inventory="hosts.ini", cwd=tmp_path, engine="threads", extra_vars={"ansible_connection": connection}
+    )  # fmt: skip
+    result.raise_for_failures()
+    said = [event.event_data["res"] for event in result.events if event.event == "runner_on_ok"]
+    first, second, root, root_again, after = said
+    assert first["parent"] == second["parent"]
+    assert (first["task"], second["task"]) == (None, "its own")
+    assert root["parent"] == root_again["parent"] != first["parent"]
+    assert (first["user"], root["user"]) == (sshds.hosts[0].user, "root")
+    assert after["parent"] != first["parent"]
