@@ -136,7 +136,7 @@ class Link:
         async def work() -> Wire:
             return await (await self._host()).wire(command, **more)
 
-        wire: Wire = self._call(work())
+        wire: Wire = _pool.call(work())
         return wire
 
     def put(self, source: str, target: str, *, method: str = "smart", attempts: int = 1) -> None:
