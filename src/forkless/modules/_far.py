@@ -247,7 +247,7 @@ class Far:
                 task.kill_at = None
                 for fd in list(task.pipes):  # who left the group keeps its life, but is not listened to
                     self.drop(task, fd)
-            if task.pipes:
+            if task.pipes or task.kill_at is not None:  # while it is not reaped, its group's number is nobody else's
                 continue
             pid, status = os.waitpid(task.pid, os.WNOHANG)
             if pid:
@@ -468,4 +468,7 @@ def main(ask_groups: bool) -> None:
     far.say(b"H", 0, json.dumps(hello).encode())
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         far.serve()
+    for task in far.tasks.values():
+        if task.kill_at is not None:  # it was to be ended, and there is no more time to be kind
+            far.kill(task, signal.SIGKILL)
     os._exit(0)
