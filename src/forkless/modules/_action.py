@@ -23,8 +23,8 @@ from forkless.modules import _execute, _source
 
 __all__ = ["MODE", "STAND_INS", "Payload"]
 
-# How modules for the local connection are run, by the run that the thread works for: "auto" is in this process where no
-# program can be started, "in-process" is here wherever it is possible, "process" is Ansible's own way.
+# How modules are run, by the run that the thread works for: "auto" is warm, and in this process where no program can be started;
+# "warm" the same; "in-process" is here wherever it is possible, "cold" is Ansible's own way.
 MODE: contextvars.ContextVar[str] = contextvars.ContextVar("forkless.modules.mode", default="auto")
 
 ACTION = "ansible.plugins.action:ActionBase"
@@ -54,7 +54,7 @@ def _is_local(action: Any) -> bool:
 def here(action: Any) -> bool:
     """Whether this action's modules are run in this process."""
     mode = MODE.get()
-    if mode == "process" or not _is_local(action):
+    if mode == "cold" or not _is_local(action):
         return False
     if not _platform.can_exec():
         return True

@@ -103,7 +103,7 @@ class Link:
             host = await self._host()
             try:
                 await host.connection(attempts)
-            except BaseException:
+            except BaseException:  # cancelled as well as failed: a host nobody got is not kept open for him
                 await self._let_go()
                 raise
 
