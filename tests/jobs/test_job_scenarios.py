@@ -132,6 +132,25 @@ def test_scenario_04_tells_a_dead_job_from_a_running_one_and_starts_it_anew_if_a
 
 
 @BOTH
+def test_scenario_04_tells_a_signal_a_time_limit_and_a_lost_file_apart(play):
+    book, stage = "scenario_04_crash_detection", play.stage
+    for name, seconds, limit in (("signalled", 651, 600), ("late", 652, 1), ("lost", 653, 600)):
+        play(book, job_name=name, job_command=f"sleep {seconds}", job_timeout=limit)
+    [sleeper] = until(lambda: [p for p in stage.processes() if cmdline(p) == b"sleep\x00651\x00"], what="the sleep")
+    os.kill(sleeper, signal.SIGTERM)
+    for name in ("signalled", "late"):
+        ended(play, name)
+    record = stage.record("lost", play.host)
+    for pid in stage.processes("653") + stage.processes(record["ansible_job_id"].split(".")[0]):
+        os.kill(pid, signal.SIGKILL)
+    os.unlink(os.path.join(record["async_dir"], record["ansible_job_id"]))
+    until(lambda: not stage.processes(), what="the end of all")
+    assert "signalled is killed rc -15 signal 15" in play(book, job_name="signalled")
+    assert "late is timed_out" in play(book, job_name="late")
+    assert "lost is lost" in play(book, job_name="lost")
+
+
+@BOTH
 def test_scenario_05_shows_what_a_running_job_has_printed(play):
     script = "echo first line; echo second >&2; sleep 643"
     play("scenario_05_live_output", job_script=script)

@@ -29,14 +29,14 @@ def becoming(as_root, link):
         pytest.fail("these tests escalate with sudo; install Debian's sudo to run them", pytrace=False)
     from ansible.plugins.loader import become_loader
 
-    def run(method, user, command, *, password=None, input_=None, tty=False, flags=None):
+    def run(method, user, command, *, password=None, input_=None, tty=False, flags=None, where=None):
         plugin = become_loader.get(method)
         options = {"become_user": user, "become_pass": password}
         if flags is not None:
             options["become_flags"] = flags
         plugin.set_options(direct=options)
         built = plugin.build_become_command(command, Shell())
-        return link().execute(
+        return link(**(where or {})).execute(
             f"/bin/sh -c {sshd_targets.quote(built)}",
             input_=input_,
             become=plugin,
@@ -96,3 +96,18 @@ def test_su_with_a_password_on_a_terminal(becoming, sshds):
 def test_su_with_a_wrong_password_is_told(becoming, sshds):
     with pytest.raises(ssh.EscalationError, match="Incorrect su password"):
         becoming("su", sshds.user, "id -un", password="wrong", tty=True)
+
+
+@pytest.mark.parametrize("tty", [False, True], ids=["pipe", "terminal"])
+def test_su_without_a_password(becoming, sshds, tty):
+    """root needs none; so this host lets root in, into the /root that it has for itself."""
+    target = sshd_targets.start_sshd(
+        sshds.folder, f"lets-root-in-{tty}", sshds.hosts[0].address, sshds.user, own_world=True, more="PermitRootLogin yes"
+    )  # fmt: skip
+    try:
+        with ssh.kept("su"):
+            done = becoming("su", sshds.user, "id -un", tty=tty, where={"target": target, "user": "root"})
+        assert done.rc == 0, done
+        assert done.stdout.split()[-1].decode() == sshds.user
+    finally:
+        sshd_targets.stop(target)

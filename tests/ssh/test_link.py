@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
 import os
 import pathlib
 import re
+import socket
 import threading
 import time
 
@@ -235,8 +237,6 @@ def test_a_host_that_is_not_there_is_tried_again_as_often_as_asked_and_then_name
 
 
 def test_a_host_that_does_not_answer_is_given_up_in_time(wish):
-    import socket
-
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(1)
@@ -244,3 +244,78 @@ def test_a_host_that_does_not_answer_is_given_up_in_time(wish):
         with pytest.raises(ssh.SSHError, match="within 1 s"):
             one.connect()
         one.close()
+
+
+def test_a_host_that_falls_silent_is_noticed_by_keepalive(wish):
+    """The session's own sshd is stopped, not ended: the connection stays up and nobody answers on it."""
+    one = ssh.Link(wish(args="-o ServerAliveInterval=1 -o ServerAliveCountMax=2").settings())
+    with pytest.raises(ssh.LostError, match="was lost"):
+        one.execute("kill -STOP $PPID; sleep 600")
+    one.close()
+
+
+class Doorman:
+    """A port in front of a host that turns away the first `refused` who come, and lets the others through."""
+
+    def __init__(self, target, refused):
+        self.target, self.refused, self.came = target, refused, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.sockets = [self.listener]
+        self.threads = [threading.Thread(target=self.stand)]
+        self.threads[0].start()
+
+    def stand(self):
+        while True:
+            caller, _ = self.listener.accept()
+            if self.target is None:
+                caller.close()
+                return
+            self.came += 1
+            if self.came <= self.refused:
+                caller.close()
+                continue
+            host = socket.create_connection((self.target.address, self.target.port))
+            self.sockets += [caller, host]
+            for source, sink in ((caller, host), (host, caller)):
+                self.threads.append(threading.Thread(target=self.carry, args=(source, sink)))
+                self.threads[-1].start()
+
+    def carry(self, source, sink):
+        with contextlib.suppress(OSError):
+            while piece := source.recv(65536):
+                sink.sendall(piece)
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def go_home(self):
+        self.target = None
+        socket.create_connection(("127.0.0.1", self.port)).close()
+        for thread in self.threads:
+            thread.join(30)
+        for one in self.sockets:
+            one.close()
+
+
+def test_a_connection_that_is_refused_is_tried_again_and_the_command_runs_once(sshd, wish, spot):
+    door = Doorman(sshd, refused=1)
+    try:
+        one = ssh.Link(wish(host="127.0.0.1", port=door.port, check_host_keys=False).settings())
+        assert one.execute(f"echo x >> {spot}/count; cat {spot}/count", attempts=3).stdout == b"x\n"
+        one.close()
+        assert door.came == 2
+    finally:
+        door.go_home()
+
+
+def test_without_retries_one_refusal_is_enough(sshd, wish):
+    door = Doorman(sshd, refused=1)
+    try:
+        one = ssh.Link(wish(host="127.0.0.1", port=door.port, check_host_keys=False).settings())
+        with pytest.raises(ssh.SSHError):
+            one.connect()
+        one.close()
+        assert door.came == 1
+    finally:
+        door.go_home()

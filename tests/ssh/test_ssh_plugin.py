@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+import yaml
 
 import forkless
 import sshd_targets
@@ -134,6 +135,29 @@ def test_cancelling_a_run_ends_the_command_on_the_host(as_root, project, sshds):
     while process.exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def names(option):
+    kinds = ("vars", "ini", "env", "cli", "keyword")
+    found = [(kind, one) for kind in kinds for one in option.get(kind, [])]
+    return {(kind, one.get("section", ""), one.get("key") or one["name"]) for kind, one in found}
+
+
+@pytest.mark.matrix
+def test_every_option_has_all_the_names_that_it_has_in_the_builtin_plugin():
+    import ansible.plugins.connection.ssh as builtin
+
+    text = (SOURCE / "ansible_collections/forkless/core/plugins/connection/ssh.py").read_text()
+    ours = yaml.safe_load(text.partition('DOCUMENTATION = """')[2].partition('"""')[0])["options"]
+    theirs = yaml.safe_load(builtin.DOCUMENTATION)["options"]
+    about_programs = {
+        "control_path", "control_path_dir", "pkcs11_provider", "scp_executable", "scp_extra_args", "sftp_batch_mode",
+        "sftp_executable", "sftp_extra_args", "ssh_executable", "sshpass_prompt", "password_mechanism", "verbosity",
+    }  # fmt: skip
+    assert set(theirs) - set(ours) <= about_programs
+    for name in set(theirs) & set(ours):
+        missing = {one for one in names(theirs[name]) - names(ours[name]) if not one[2].startswith("delegated_vars[")}
+        assert not missing, name
 
 
 def test_importing_the_library_starts_no_program():

@@ -20,7 +20,6 @@ import io
 import json
 import marshal
 import os
-import pwd
 import runpy
 import select
 import shutil
@@ -160,6 +159,8 @@ class Far:
                 seen.append(None)
         if self.ask_groups:
             try:
+                import pwd  # here: the near side imports this file, too, and may have no list of users
+
                 user = pwd.getpwuid(os.geteuid())
                 seen.append((tuple(user), sorted(os.getgrouplist(user.pw_name, user.pw_gid))))
             except (KeyError, OSError):
