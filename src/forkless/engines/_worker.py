@@ -209,6 +209,8 @@ class Worker:
                     context = contextvars.Context()
                     context.run(ssh.RUN.set, self.scene.ident)
                     context.run(modules.MODE.set, self.scene.modules)
+                    context.run(modules.KEEP.set, self.scene.hearths)
+                    context.run(modules.REACH.set, self.reach)
                     context.run(self.run)
                 finally:
                     self.reach.end()
@@ -326,6 +328,7 @@ def make_worker(upstream: Any) -> type:
             self._shared_loader_obj = shared_loader_obj
             self.worker_queue = Answers()
             self.worker_id = worker_id
+            self.scene.newest = self
             self._cliargs = cliargs
             self._new_stdin = None
             self.streams = {"stdout": io.StringIO(), "stderr": io.StringIO(), "stdin": _closed_stdin()}
