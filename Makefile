@@ -59,6 +59,7 @@ upstream-runner: $(VENV)/.ready  ## ansible-runner's and pexpect's own suites, w
 soak: $(VENV)/.ready  ## thousands of spawns, hundreds of runs, under a load built to hang the stock spawn
 	@$(BIN)/python tests/soak_spawn.py
 	@$(BIN)/python tests/soak_runs.py
+	@$(BIN)/python tests/soak_asyncio.py
 
 faults: $(VENV)/.ready  ## controllers killed at every step, 20 rounds each
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py

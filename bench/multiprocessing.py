@@ -15,8 +15,13 @@ import subprocess
 import sys
 import time
 
-ROUNDS = 3
-CONTESTANTS = ("stdlib fork", "stdlib spawn", "dummy", "forkless thread", "forkless fork", "forkless spawn")
+ROUNDS = 5
+METHODS = ("fork", "spawn", "forkserver")
+CONTESTANTS = (
+    *(f"stdlib {method}" for method in METHODS),
+    "dummy",
+    *(f"forkless {method}" for method in ("thread", *METHODS)),
+)
 SOURCE = pathlib.Path(__file__).resolve().parent.parent / "src"
 
 
@@ -151,7 +156,7 @@ def measure(what, contestant):
 
 
 def main() -> None:
-    print(f"{'':32}" + "".join(f"{name:>17}" for name in CONTESTANTS) + "    ours to the stdlib's (more is better)")
+    print(f"{'':32}" + "".join(f"{name:>20}" for name in CONTESTANTS) + "   ours to the stdlib's (more is better)")
     for what, (_, scale, better) in MEASURES.items():
         figures = {name: [] for name in CONTESTANTS}
         for _ in range(ROUNDS):
@@ -160,10 +165,10 @@ def main() -> None:
         medians = {name: statistics.median(rounds) * scale for name, rounds in figures.items()}
         # Like with like: the same start method, ours against theirs. The best of several of ours would only be luck.
         ratios = []
-        for method in ("fork", "spawn"):
+        for method in METHODS:
             ours, theirs = medians[f"forkless {method}"], medians[f"stdlib {method}"]
             ratios.append(f"{method} {theirs / ours if better == 'less' else ours / theirs:.1f} x")
-        row = "".join(f"{medians[name]:17,.2f}" for name in CONTESTANTS)
+        row = "".join(f"{medians[name]:20,.2f}" for name in CONTESTANTS)
         print(f"{what:32}{row}    {', '.join(ratios)}", flush=True)
 
 

@@ -89,11 +89,6 @@ def test_both_engines_tell_the_same_story(place):
     assert told[0].stats == told[1].stats
 
 
-# A worker thread that is stopped in the middle of a command leaves the ends of its pipes to the collector.
-LEFT_TO_THE_COLLECTOR = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@LEFT_TO_THE_COLLECTOR
 def test_cancelling_the_task_ends_what_runs(engine, tmp_path):
     pid = tmp_path / "pid"
     (tmp_path / "site.yml").write_text(
@@ -114,7 +109,6 @@ def test_cancelling_the_task_ends_what_runs(engine, tmp_path):
         assert "State:\tZ" in pathlib.Path(f"/proc/{int(pid.read_text())}/status").read_text()
 
 
-@LEFT_TO_THE_COLLECTOR
 def test_a_time_limit_ends_what_runs(engine, tmp_path):
     (tmp_path / "site.yml").write_text("- hosts: localhost\n  gather_facts: false\n  tasks:\n  - command: sleep 300\n")
     result = forkless.run("site.yml", engine=engine, cwd=tmp_path, timeout=3)

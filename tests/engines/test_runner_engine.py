@@ -113,6 +113,14 @@ def test_a_file_beside_the_playbook_is_not_imported_by_the_child(book, tmp_path)
     assert forkless.run(book(HELLO), engine=RunnerEngine("threads"), cwd=tmp_path).ok
 
 
+def test_another_forkless_in_the_way_is_not_taken_for_this_one(book, tmp_path, monkeypatch):
+    (tmp_path / "other" / "forkless").mkdir(parents=True)
+    (tmp_path / "other" / "forkless" / "__init__.py").write_text("raise SystemExit('the wrong forkless')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "other"))
+    result = forkless.run(book(HELLO), engine=RunnerEngine("threads"))
+    assert result.ok, result.stdout
+
+
 def test_a_module_runs_without_a_playbook():
     told = [
         forkless.run(

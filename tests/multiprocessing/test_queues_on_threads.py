@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import multiprocessing
+import multiprocessing.connection
 import multiprocessing.queues
 import os
 import queue as plain
 import socket
+import termios
 import threading
+import time
 import traceback
 
 import pytest
 
 import forkless.multiprocessing as fm
+from forkless.multiprocessing import _queues
 
 WAIT = 30
 
@@ -142,12 +148,163 @@ def test_big_and_small_messages_keep_their_order(ctx):
 
 def test_a_full_pipe_never_blocks_put(ctx):
     queue = ctx.Queue()
-    for _ in range(500):  # far more than a pipe holds
+    for _ in range(2500):  # far more than a pipe holds, and than a shelf does
         queue.put(b"x" * 1000)
-    for _ in range(500):
+    for number in range(2500):
         assert len(queue.get(timeout=WAIT)) == 1000
+        if number == 1200:
+            queue.put(b"y" * 1000)  # while the pipe is full of messages that found no room on the shelf
+    assert queue.get(timeout=WAIT) == b"y" * 1000
     queue.close()
     queue.join_thread()
+
+
+def warm(queue):
+    """The first message starts the feeder. Once that sleeps again, the next go without it."""
+    queue.put("first")
+    assert queue.get(timeout=WAIT) == "first"
+    deadline = time.monotonic() + WAIT
+    while not queue._notempty._waiters and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def waiting_in(pipe):
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
+
+
+@pytest.mark.parametrize("message", [b"x" * 1_000_000, "é" * 400_000, [b"x" * 500_000, {"a": 1}], 7, None])
+def test_a_message_of_any_size_stays_in_memory_and_its_number_can_be_waited_for(ctx, message):
+    queue = ctx.Queue()
+    warm(queue)
+    assert multiprocessing.connection.wait([queue._reader], timeout=0) == []
+    queue.put(message)
+    assert waiting_in(queue._reader) == 4
+    assert multiprocessing.connection.wait([queue._reader], timeout=0) == [queue._reader]
+    assert (queue.empty(), queue.qsize()) == (False, 1)
+    assert queue.get(block=False) == message
+    assert (queue.empty(), queue.qsize()) == (True, 0)
+    queue.close()
+    queue.join_thread()
+
+
+def test_what_is_put_is_a_copy(ctx):
+    queue = ctx.Queue()
+    warm(queue)
+    thing = ["as it was"]
+    queue.put(thing)
+    thing.append("changed later")
+    assert queue.get(timeout=WAIT) == ["as it was"]
+    queue.close()
+    queue.join_thread()
+
+
+def test_a_shelf_is_not_filled_without_end(ctx, monkeypatch):
+    monkeypatch.setattr(_queues, "_WEIGHT", 3_000_000)
+    queue = ctx.Queue()
+    warm(queue)
+    shelf = queue._forkless_ends.shelf
+    for number in range(20):
+        queue.put((number, b"x" * 1_000_000))
+    assert 1_000_000 < shelf.weight_in - shelf.weight_out < 4_100_000
+    assert [queue.get(timeout=WAIT)[0] for _ in range(20)] == list(range(20))
+    assert shelf.parcels == {}
+    queue.close()
+    queue.join_thread()
+
+
+def test_numbers_start_again_when_they_are_used_up(ctx, monkeypatch):
+    monkeypatch.setattr(_queues, "_COUNT", 5)
+    queue = ctx.Queue()
+    warm(queue)
+    for number in range(40):
+        queue.put(number)
+        assert queue.get(timeout=WAIT) == number
+    queue.close()
+    queue.join_thread()
+
+
+def test_what_is_in_a_queue_is_still_there_after_stepping_out():
+    with fm.installed():
+        queue = multiprocessing.get_context("fork").Queue()
+        warm(queue)
+        queue.put(b"x" * 100_000)
+    assert queue.get(timeout=WAIT) == b"x" * 100_000
+    queue.put("and after")
+    assert queue.get(timeout=WAIT) == "and after"
+    queue.close()
+    queue.join_thread()
+
+
+def test_a_queue_that_was_made_before_goes_by_its_pipe_as_before():
+    queue = multiprocessing.get_context("fork").Queue()
+    with fm.installed():
+        warm(queue)
+        queue.put(b"x" * 1000)
+        assert len(queue.get(timeout=WAIT)) == 1000
+        assert "_forkless_ends" not in vars(queue)
+        queue.close()
+        queue.join_thread()
+
+
+def read_then_write(inbox, outbox):
+    for thing in iter(inbox.get, None):
+        outbox.put(thing)
+
+
+def test_big_messages_reach_a_child_and_come_back(ctx):
+    inbox, outbox = ctx.Queue(), ctx.Queue()
+    child = ctx.Process(target=read_then_write, args=(inbox, outbox))
+    child.start()
+    for size in (1, 1_000_000, 10, 3_000_000):
+        inbox.put(b"x" * size)
+        assert len(outbox.get(timeout=WAIT)) == size
+    inbox.put(None)
+    child.join()
+    assert child.exitcode == 0
+    for queue in (inbox, outbox):
+        queue.close()
+        queue.join_thread()
+
+
+def test_many_writers_and_many_readers_lose_nothing(ctx):
+    queue, out = ctx.Queue(), ctx.Queue()
+    writers = [ctx.Process(target=put_many, args=(queue, 300)) for _ in range(4)]
+    readers = [ctx.Process(target=read_then_write, args=(queue, out)) for _ in range(3)]
+    for child in writers + readers:
+        child.start()
+    got = [out.get(timeout=WAIT) for _ in range(1200)]
+    for _ in readers:
+        queue.put(None)
+    for child in writers + readers:
+        child.join()
+    assert sorted(got) == sorted(list(range(300)) * 4)
+    for each in (queue, out):
+        each.close()
+        each.join_thread()
+
+
+def test_what_cannot_be_pickled_is_told_and_gives_its_place_back(ctx, capsys):
+    queue = ctx.Queue(1)
+    warm(queue)
+    queue.put(threading.Lock())
+    queue.put("after it", timeout=WAIT)
+    assert queue.get(timeout=WAIT) == "after it"
+    assert "cannot pickle" in capsys.readouterr().err
+    queue.close()
+    queue.join_thread()
+
+
+def test_nobody_left_to_read_is_no_error_of_put(ctx):
+    queue = ctx.Queue()
+    queue._ignore_epipe = True
+    warm(queue)
+    queue._reader.close()
+    queue.put(b"x" * 100)
+    assert queue._forkless_ends.shelf.parcels == {}
+    queue.cancel_join_thread()
+    queue._writer.close()
 
 
 class Holder:

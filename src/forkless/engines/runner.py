@@ -46,10 +46,11 @@ _CHUNK = 1 << 14
 _TAIL_AT_MOST = 1 << 20
 
 _HOME = os.path.abspath(__file__).removesuffix(os.path.join("", "forkless", "engines", "runner.py"))
-# `python -m forkless`, also where this program found forkless by a path that the child does not have.
+# `python -m forkless`, and no other forkless than this one: not another that the child would find first. Only it is looked
+# for there before all else; what lies beside it must not come before the standard library.
 _OURS = (
-    "import sys; sys.path.append(sys.argv.pop(1)); sys.argv[0] = 'forkless'; "
-    "from forkless.cli import main; sys.exit(main())"
+    "import sys; home = sys.argv.pop(1); sys.path.insert(0, home); import forkless; sys.path.remove(home); "
+    "sys.path.append(home); sys.argv[0] = 'forkless'; from forkless.cli import main; sys.exit(main())"
 )
 
 

@@ -133,7 +133,7 @@ def reset(stock: Any) -> Any:
 
 def _core(queue: Any) -> Any:
     """What all twins of a queue share: what is inside of their lock. None, if that lock is the system's."""
-    return getattr(queue._wlock._semlock, "_core", None)
+    return getattr(getattr(queue._wlock, "_semlock", None), "_core", None)
 
 
 def _attach(queue: Any, shelf: _Shelf) -> None:
