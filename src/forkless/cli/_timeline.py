@@ -258,7 +258,7 @@ def _said(result: Any) -> dict[str, str]:
     said = {}
     for name in SAID:
         value = result.get(name)
-        if value not in (None, "", []):
+        if value not in (None, "", [], "(traceback unavailable)"):  # what Ansible says when nobody asked for tracebacks
             text = value if isinstance(value, str) else str(value)
             said[name] = text if len(text) <= MOST else text[:MOST] + f"\n... and {len(text) - MOST} characters more"
     failed = [one for one in result.get("results") or () if isinstance(one, dict) and one.get("failed")]
