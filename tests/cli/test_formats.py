@@ -22,7 +22,7 @@ PLAY = """
     - name: Greet
       debug: {msg: "good morning"}
     - name: A secret
-      assert: {that: "1 == 2", fail_msg: "hunter2 {{ item }}"}
+      shell: "echo hunter2 {{ item }}; exit 1"
       loop: [one]
       no_log: true
       ignore_errors: true
@@ -38,7 +38,8 @@ def call(tmp_path):
 
     def run(*flags, command=("playbook", "play.yml")):
         return subprocess.run(
-            [sys.executable, "-m", "forkless", *command, "-i", "web1,web2,", "-c", "local", *flags],
+            [sys.executable, "-m", "forkless", *command, "-i", "web1,web2,", "-c", "local",
+             "-e", f"ansible_python_interpreter={sys.executable}", *flags],
             cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=200,
         )  # fmt: skip
 

@@ -77,12 +77,13 @@ def test_it_shows_who_is_at_work_and_leaves_what_a_plain_run_leaves(folder):
 @pytest.mark.spawns
 def test_questions_are_asked_and_answered_with_the_view_out_of_the_way(folder):
     with Terminal("playbook", "ask.yml", cwd=folder) as live:
-        for question, answer in (("Who are you: ", "bob\r"), ("Say it:", "hello\r"), ("(debug)> ", "c\r")):
+        for question, answer in (("Who are you:", "bob\r"), ("Say it:", "hello\r"), ("(debug)>", "c\r")):
             live.until(lambda question=question: question in live.screen and "───" not in live.screen)
             live.type(answer)
             if answer.startswith("hello"):
                 live.until("got bob hello")
         assert live.wait() == 2
+        assert "Callback dispatch" not in "\n".join(live.lines)
 
 
 @pytest.mark.spawns
