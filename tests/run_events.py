@@ -23,7 +23,12 @@ def a_run(*, hosts, tasks, failed=0, running=0, name="task", message="it broke",
 
     yield event("playbook_on_play_start", clock, name="Servers", pattern="all")
     for number in range(tasks):
-        about = {"task": f"{name} {number}", "task_uuid": f"t{number}", "task_action": "command", "task_path": f"site.yml:{number}"}
+        about = {
+            "task": f"{name} {number}",
+            "task_uuid": f"t{number}",
+            "task_action": "command",
+            "task_path": f"site.yml:{number}",
+        }
         yield event("playbook_on_task_start", clock, **about)
         last = number == tasks - 1
         for first in range(0, hosts, forks):

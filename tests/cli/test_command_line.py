@@ -59,7 +59,8 @@ def test_every_command_has_help_with_examples(command, capsys):
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("plabook", "did you mean 'playbook'?"), ("docter", "did you mean 'doctor'?"), ("zzz", "there are playbook")]
+    ("word", "hint"),
+    [("plabook", "did you mean 'playbook'?"), ("docter", "did you mean 'doctor'?"), ("zzz", "there are playbook")],
 )
 def test_an_unknown_command_gets_one_sentence(word, hint, capsys):
     assert main([word]) == 2
@@ -87,7 +88,9 @@ def test_ansibles_abbreviations_mean_what_they_mean_without_ours():
     parser.add_argument("--module-name")
     parser.add_argument("--force-handlers", action="store_true")
     add_flags(parser)
-    asked = parser.parse_args(["--pr", "a key", "--mod", "ping", "--fo", "--profile", "--format", "json", "--modules", "process"])
+    asked = parser.parse_args(
+        ["--pr", "a key", "--mod", "ping", "--fo", "--profile", "--format", "json", "--modules", "process"]
+    )
     assert (asked.private_key, asked.module_name, asked.force_handlers) == ("a key", "ping", True)
     assert (asked.profile, asked.format, asked.modules) == (True, "json", "process")
 

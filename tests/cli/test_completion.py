@@ -69,7 +69,12 @@ def test_zsh_completes_at_a_terminal(scripts):
 
 
 @pytest.mark.parametrize(
-    ("line", "first"), [("forkless playbook --che", "--check"), ("forkless do", "doctor"), ("forkless jobs cleanup --older", "--older-than")]
+    ("line", "first"),
+    [
+        ("forkless playbook --che", "--check"),
+        ("forkless do", "doctor"),
+        ("forkless jobs cleanup --older", "--older-than"),
+    ],
 )
 def test_fish_offers(scripts, line, first):
     needs("fish")

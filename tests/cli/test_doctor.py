@@ -24,7 +24,17 @@ def test_it_tells_the_engine_and_why(capsys):
     assert found["engine"]["name"] == "threads"
     assert found["engine"]["why"]
     names = {one["name"] for one in found["capabilities"]} | {one["name"] for one in found["packages"]}
-    assert {"fork", "exec", "sem_open", "/dev/shm", "pty", "threads", "locale", "ssh program", "HOME and passwd"} <= names
+    assert {
+        "fork",
+        "exec",
+        "sem_open",
+        "/dev/shm",
+        "pty",
+        "threads",
+        "locale",
+        "ssh program",
+        "HOME and passwd",
+    } <= names
     assert {"open files", "Python", "ansible-core", "seams", "rich"} <= names
     assert all(one["means"] for one in found["capabilities"] + found["packages"] if not one["ok"])
 

@@ -52,9 +52,13 @@ def test_jsonl_is_one_event_on_each_line_and_the_report_comes_beside_it(call, tm
     assert done.returncode == 2
     events = [Event.from_dict(json.loads(line)) for line in done.stdout.splitlines()]
     assert [event.counter for event in events] == list(range(1, len(events) + 1))
-    assert {"playbook_on_start", "playbook_on_play_start", "playbook_on_task_start", "runner_on_start", "playbook_on_stats"} <= {
-        event.event for event in events
-    }
+    assert {
+        "playbook_on_start",
+        "playbook_on_play_start",
+        "playbook_on_task_start",
+        "runner_on_start",
+        "playbook_on_stats",
+    } <= {event.event for event in events}
     assert "PLAY [Servers]" in "".join(event.stdout for event in events)
     assert "slowest tasks" in done.stderr
     page = (tmp_path / "run.html").read_text()
@@ -102,7 +106,8 @@ def test_the_profile_fits_the_terminal(width, unicode):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (61, "1:01"), (3723, "1:02:03")]
+    ("value", "text"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.4, "59 s"), (61, "1:01"), (3723, "1:02:03")],
 )
 def test_times_are_written_as_people_say_them(value, text):
     assert seconds(value) == text

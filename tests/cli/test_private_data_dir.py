@@ -42,14 +42,46 @@ def test_a_playbook_runs_and_leaves_what_ansible_runner_leaves(job, engine, caps
 
 
 def test_a_failure_is_ansibles_exit_code_and_json_is_its_events(job, capsys):
-    assert main(["run", str(job), "-p", "site.yml", "--json", "--cmdline", "-e sad=two -e more=x", "--report", str(job / "r.html")]) == 2
+    assert (
+        main(
+            [
+                "run",
+                str(job),
+                "-p",
+                "site.yml",
+                "--json",
+                "--cmdline",
+                "-e sad=two -e more=x",
+                "--report",
+                str(job / "r.html"),
+            ]
+        )
+        == 2
+    )
     said = capsys.readouterr()
     assert "runner_on_failed" in [json.loads(line)["event"] for line in said.out.splitlines()]
     assert "forkless run" in (job / "r.html").read_text()
 
 
 def test_a_role_and_a_module(job, capsys):
-    assert main(["run", str(job), "-r", "greet", "--hosts", "one", "--role-vars", "who=you", "--role-skip-facts", "--cmdline", ""]) == 0
+    assert (
+        main(
+            [
+                "run",
+                str(job),
+                "-r",
+                "greet",
+                "--hosts",
+                "one",
+                "--role-vars",
+                "who=you",
+                "--role-skip-facts",
+                "--cmdline",
+                "",
+            ]
+        )
+        == 0
+    )
     assert "hello you" in capsys.readouterr().out
     assert main(["run", str(job), "-m", "debug", "-a", "msg=hey", "--hosts", "two", "--cmdline", "", "-q"]) == 0
     assert capsys.readouterr().out == ""

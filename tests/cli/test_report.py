@@ -48,7 +48,9 @@ def browse(page, *more):
 
 
 def test_what_came_from_hosts_is_shown_as_text():
-    page = made(hosts=3, tasks=2, failed=1, name="<b>&'\"task</script>", message="</pre><script>alert(1)</script>\x1b[0m\x00")
+    page = made(
+        hosts=3, tasks=2, failed=1, name="<b>&'\"task</script>", message="</pre><script>alert(1)</script>\x1b[0m\x00"
+    )
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert page.count("</script>") == 2
@@ -122,7 +124,11 @@ def test_a_report_from_before_stays_until_the_new_one_is_whole(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_said_before_the_run(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    for path, why in (("missing/run.html", "No such file"), ("file/run.html", "Not a directory"), ("", "it is a folder")):
+    for path, why in (
+        ("missing/run.html", "No such file"),
+        ("file/run.html", "Not a directory"),
+        ("", "it is a folder"),
+    ):
         with pytest.raises(SpecError, match=why):
             Place(str(tmp_path / path))
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from forkless._spec import RunSpec
 
 if TYPE_CHECKING:
     import argparse
+    import contextlib
 
 __all__ = ["Folder"]
 
@@ -184,6 +184,6 @@ def _number(settings: dict[str, Any], name: str) -> float | None:
     if value in (None, 0):
         return None
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
     except (TypeError, ValueError):
         raise SpecError(f"env/settings: {name} must be a number of seconds, not {value!r}") from None

@@ -35,7 +35,7 @@ class Screen:
 
     def __init__(self, panel: Panel, out: Any = None) -> None:
         self._panel = panel
-        self._out = out or sys.stdout
+        self._out: Any = out or sys.stdout
         self.encoding = self._out.encoding
         self.errors = self._out.errors
         self._fd: int = self._out.fileno()

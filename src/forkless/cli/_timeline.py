@@ -168,10 +168,8 @@ class Timeline:
 
     def _start(self, host: str, about: Any, when: float, worker: int | None) -> None:
         task = self._task(about)
-        if worker is not None:
-            lane = worker
-        else:
-            lane = heapq.heappop(self._free) if self._free else self.lanes
+        free = heapq.heappop(self._free) if worker is None and self._free else self.lanes
+        lane = free if worker is None else worker
         self.lanes = max(self.lanes, lane + 1)
         self.running[host, str(about.get("task_uuid", ""))] = Running(host, task.number, when, lane)
         self._host(host).cells[task.number] = "running"

@@ -144,7 +144,9 @@ def _zsh(found: dict[str, list[Flag]]) -> str:
         if " " not in name and name not in ("jobs", "completion")
     ]
     subs = [name.split()[1] for name in found if name.startswith("jobs ")]
-    sub_cases = [f"        {name}) _arguments -S \\\n{arguments(found[f'jobs {name}'], files=False)} ;;" for name in subs]
+    sub_cases = [
+        f"        {name}) _arguments -S \\\n{arguments(found[f'jobs {name}'], files=False)} ;;" for name in subs
+    ]
     commands = " ".join(_quoted(f"{name}:{escaped(what)}") for name, what in COMMANDS.items())
     return f"""\
 #compdef forkless
@@ -181,7 +183,9 @@ def _fish(found: dict[str, list[Flag]]) -> str:
     first = "__fish_use_subcommand"
     lines += [f"complete -c forkless -n {first} -f -a {name} -d {_quoted(what)}" for name, what in COMMANDS.items()]
     subs = " ".join(name.split()[1] for name in found if name.startswith("jobs "))
-    lines.append(f"complete -c forkless -n '__fish_seen_subcommand_from jobs; and not __fish_seen_subcommand_from {subs}' -f -a '{subs}'")
+    lines.append(
+        f"complete -c forkless -n '__fish_seen_subcommand_from jobs; and not __fish_seen_subcommand_from {subs}' -f -a '{subs}'"
+    )
     lines.append("complete -c forkless -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'")
     for command, its in found.items():
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in command.split())

@@ -97,7 +97,9 @@ def _known(core: str) -> Finding:
             "runs are refused; install a known one, or set FORKLESS_ALLOW_UNKNOWN=1 to try",
         )  # fmt: skip
     if moved:
-        return Finding(name, True, f"{count} places, {len(moved)} differ from the releases seen", "see forkless doctor --seams")
+        return Finding(
+            name, True, f"{count} places, {len(moved)} differ from the releases seen", "see forkless doctor --seams"
+        )
     return Finding(name, True, f"{count} places in ansible-core, all as expected")
 
 
@@ -130,14 +132,22 @@ def _open_files() -> Finding:
     # Some twenty for ourselves, and up to eight for each worker with a child process or a connection.
     forks = max(1, (soft - 20) // 8)
     ok = forks >= 20
-    return Finding("open files", ok, str(soft), "" if ok else f"enough for about {forks} forks; ulimit -n 1024 for more")
+    return Finding(
+        "open files", ok, str(soft), "" if ok else f"enough for about {forks} forks; ulimit -n 1024 for more"
+    )
 
 
 def _dev_shm() -> Finding:
-    there = os.path.isdir("/dev/shm") and os.access("/dev/shm", os.W_OK)  # noqa: S108  # looked at, not written to
+    place = "/dev/shm"  # noqa: S108  # looked at, not written to
+    there = os.path.isdir(place) and os.access(place, os.W_OK)
     ok = there or sys.platform == "darwin"
-    found = "yes" if there else "not needed here" if ok else "no" if not os.path.isdir("/dev/shm") else "not writable"  # noqa: S108
-    return Finding("/dev/shm", ok, found, "" if ok else "stock Ansible says 'normally caused by lack of access to /dev/shm'; forkless needs none")
+    found = "yes" if there else "not needed here" if ok else "no" if not os.path.isdir(place) else "not writable"
+    return Finding(
+        place,
+        ok,
+        found,
+        "" if ok else "stock Ansible says 'normally caused by lack of access to /dev/shm'; forkless needs none",
+    )
 
 
 def _python() -> Finding:
@@ -248,7 +258,9 @@ def _stock() -> list[str]:
     if not _platform.has_sem_open():
         said.append("ansible-playbook does not start: its queues need sem_open, which is missing or has no /dev/shm")
     if not _home().ok:
-        said.append("async_status does not find jobs that async started, unless async_dir is set: HOME is not the user's home")
+        said.append(
+            "async_status does not find jobs that async started, unless async_dir is set: HOME is not the user's home"
+        )
     if sys.getfilesystemencoding().lower() != "utf-8":
         said.append("ansible-playbook does not start: 'Ansible requires the locale encoding to be UTF-8'")
     if not _platform.can_exec():

@@ -88,7 +88,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-j", "--json", action="store_true", help="events as lines of JSON on stdout: --format jsonl")
     made.add_argument("-q", "--quiet", action="store_true", help="print nothing")
     ours = made.add_argument_group("forkless")
-    ours.add_argument("--engine", choices=engines.NAMES, help="in this process, or ansible-runner's events from a child")
+    ours.add_argument(
+        "--engine", choices=engines.NAMES, help="in this process, or ansible-runner's events from a child"
+    )
     _face.add_flags(ours)
     return made
 
