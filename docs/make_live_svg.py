@@ -18,6 +18,7 @@ from rich.text import Text
 
 import forkless
 from forkless.cli._panel import Panel
+from forkless.cli._plan import Plan
 from forkless.cli._timeline import Timeline
 
 OUT = pathlib.Path(__file__).parent / "img" / "live.svg"
@@ -56,7 +57,8 @@ def main() -> int:
         if event.stdout:
             printed.append(event.stdout.replace("\r\n", "\n"))
         left = {run.host for run in line.running.values()}
-        if line.tasks and line.tasks[-1].name.startswith("Wait") and left and len(left) <= 3:
+        at_last = sum(len(line.tasks) - 1 in host.cells for host in line.hosts.values())
+        if line.tasks and line.tasks[-1].name.startswith("Wait") and at_last == 11 and len(left) == 3:
             waiting.set()
 
     with tempfile.TemporaryDirectory() as folder:
@@ -78,9 +80,12 @@ def main() -> int:
             threading.Event().wait(3.0)  # so that the clocks of the slow ones have something to tell
         console = Console(record=True, width=WIDTH, force_terminal=True, file=io.StringIO(), color_system="truecolor")
         console.print(Text("$ forkless playbook site.yml -i hosts.ini", style="bold"))
-        for text in "\n".join(printed).splitlines()[-14:]:
+        whole = "\n".join(printed)
+        for text in whole[whole.rindex("TASK [") :].splitlines():
             console.print(Text.from_ansi(text), soft_wrap=False, no_wrap=True, overflow="ellipsis", crop=True)
-        for text in Panel(line, None).lines(WIDTH - 1, 18):
+        plan = Plan()
+        plan.weights = [5 * 12, 12]  # what the play above comes to: five tasks on twelve hosts, then facts of each
+        for text in Panel(line, plan).lines(WIDTH - 1, 18):
             console.print(text, soft_wrap=True)
         run.cancel()
         run.wait()
