@@ -31,6 +31,7 @@ PROGRAMS = {
     "chromium": "chromium",
     "zsh": "zsh",
     "fish": "fish",
+    "curl": "curl",
 }
 
 

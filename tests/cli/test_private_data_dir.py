@@ -41,6 +41,7 @@ def test_a_playbook_runs_and_leaves_what_ansible_runner_leaves(job, engine, caps
     assert {event["event_data"].get("host") for event in events} <= {None, "one"}
 
 
+@pytest.mark.spawns  # Ansible asks ldconfig when it is first imported
 def test_a_failure_is_ansibles_exit_code_and_json_is_its_events(job, capsys):
     assert (
         main(
@@ -63,6 +64,7 @@ def test_a_failure_is_ansibles_exit_code_and_json_is_its_events(job, capsys):
     assert "forkless run" in (job / "r.html").read_text()
 
 
+@pytest.mark.spawns  # Ansible asks ldconfig when it is first imported
 def test_a_role_and_a_module(job, capsys):
     assert (
         main(

@@ -210,10 +210,10 @@ def add_flags(parser: Any) -> None:
         ),
         group.add_argument(
             "--modules",
-            choices=["auto", "in-process", "process"],
+            choices=["auto", "warm", "cold", "in-process"],
             default="auto",
-            help="where modules for the local connection run: in this process where it can be, each in a process of its own, or "
-            "(auto) in this process only where no program can be started",
+            help="how modules run: in an interpreter that is kept warm on the host; cold, each in one of its own; in this process "
+            "where it can be (local connection); or (auto) warm, and in this process where no program can be started",
         ),
         *_face.add_flags(group),
     ]

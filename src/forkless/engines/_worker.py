@@ -209,6 +209,8 @@ class Worker:
                     context = contextvars.Context()
                     context.run(ssh.RUN.set, self.scene.ident)
                     context.run(modules.MODE.set, self.scene.modules)
+                    context.run(modules.KEEP.set, self.scene.hearths)
+                    context.run(modules.REACH.set, self.reach)
                     context.run(self.run)
                 finally:
                     self.reach.end()
