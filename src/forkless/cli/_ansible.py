@@ -184,7 +184,7 @@ def _facts(command: str, options: Any) -> dict[str, str]:
         facts = {"command": "forkless adhoc", "module": str(options.module_name), "hosts": str(options.args)}
     for name, label in (
         ("inventory", "inventory"), ("subset", "limit"), ("tags", "tags"), ("skip_tags", "skipped tags"),
-        ("forks", "forks"), ("remote_user", "remote user"), ("connection", "connection"),
+        ("forks", "forks"), ("remote_user", "remote user"),
     ):  # fmt: skip
         value = getattr(options, name, None)
         if value and value not in (["all"], ("all",)):

@@ -11,6 +11,7 @@ import json
 import platform
 from typing import TYPE_CHECKING, Any
 
+from forkless import __version__
 from forkless.cli._profile import seconds
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _facts(line: Timeline, rc: int, facts: Mapping[str, str]) -> str:
         "ended": when(line.ended or line.began),
         "exit code": str(rc),
         "plays": ", ".join(line.plays) or "none",
-        "forkless": _version("forkless"),
+        "forkless": __version__,
         "ansible-core": _version("ansible-core"),
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
