@@ -27,6 +27,10 @@ PROGRAMS = {
     "openssl": "openssl",
     "setpriv": "util-linux",
     "useradd": "passwd",
+    "setsid": "util-linux",
+    "chromium": "chromium",
+    "zsh": "zsh",
+    "fish": "fish",
     "curl": "curl",
 }
 

@@ -184,12 +184,16 @@ def _facts(command: str, options: Any) -> dict[str, str]:
         facts = {"command": "forkless adhoc", "module": str(options.module_name), "hosts": str(options.args)}
     for name, label in (
         ("inventory", "inventory"), ("subset", "limit"), ("tags", "tags"), ("skip_tags", "skipped tags"),
-        ("forks", "forks"), ("remote_user", "remote user"), ("connection", "connection"),
+        ("forks", "forks"), ("remote_user", "remote user"),
     ):  # fmt: skip
         value = getattr(options, name, None)
         if value and value not in (["all"], ("all",)):
             facts[label] = ", ".join(map(str, value)) if isinstance(value, list | tuple | set) else str(value)
-    modes = [label for name, label in (("check", "check mode"), ("diff", "diff"), ("become", "become")) if getattr(options, name, False)]
+    modes = [
+        label
+        for name, label in (("check", "check mode"), ("diff", "diff"), ("become", "become"))
+        if getattr(options, name, False)
+    ]
     return facts | ({"mode": ", ".join(modes)} if modes else {})
 
 
@@ -267,7 +271,8 @@ def _class(command: str, shown: _Shown, around: contextlib.ExitStack) -> Any:
 def _waiting_for(scene: Scene) -> str:
     """Who is still at work, for someone who has just pressed Ctrl-C."""
     now = time.monotonic()
-    workers = sorted(list(scene.workers), key=lambda worker: worker.since)
+    workers = list(scene.workers)  # at once: workers come and go
+    workers.sort(key=lambda worker: worker.since)
     said = []
     for worker in workers[:3]:
         host, task = worker.describe()

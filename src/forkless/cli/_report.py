@@ -11,6 +11,7 @@ import json
 import platform
 from typing import TYPE_CHECKING, Any
 
+from forkless import __version__
 from forkless.cli._profile import seconds
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def _facts(line: Timeline, rc: int, facts: Mapping[str, str]) -> str:
         "ended": when(line.ended or line.began),
         "exit code": str(rc),
         "plays": ", ".join(line.plays) or "none",
-        "forkless": _version("forkless"),
+        "forkless": __version__,
         "ansible-core": _version("ansible-core"),
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -251,9 +252,21 @@ def _table_of_spans(line: Timeline) -> str:
         "hosts": list(hosts),
         "tasks": [task.name for task in line.tasks],
         "spans": [
-            [hosts[span.host], span.task, round(span.start - line.began, 2), round(span.seconds, 2), span.state, span.lane + 1]
+            [
+                hosts[span.host],
+                span.task,
+                round(span.start - line.began, 2),
+                round(span.seconds, 2),
+                span.state,
+                span.lane + 1,
+            ]
             for span in line.spans
         ],
     }
     # Inside of a script element only this sequence matters; the others are for readers that are less careful.
-    return json.dumps(values, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return (
+        json.dumps(values, separators=(",", ":"))
+        .replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+    )
