@@ -89,10 +89,10 @@ def test_every_file_of_the_page_is_used_on_it(page):
     for number, block in enumerate(found):
         if block.title and not block.reason:
             name = pathlib.PurePath(block.title).name
-            later = [one.text for one in found[number + 1 :] if not one.reason]
+            others = [one.text for one in found[:number] + found[number + 1 :] if not one.reason]
             words = (name, name.removesuffix(".py"), str(pathlib.PurePath(block.title).parts[0]))
             implied = name == "ansible.cfg"
-            assert implied or any(word in text for text in later for word in words), (
+            assert implied or any(word in text for text in others for word in words), (
                 f"{block}: nothing uses {block.title}"
             )
 
@@ -104,7 +104,7 @@ def test_blocks_that_are_not_run_are_few_and_say_why(capsys):
         print(f"\ncode blocks: {len(found)}, of which {len(idle)} are not run:")
         for block in idle:
             print(f"  {block} ({block.lang}): {block.reason}")
-    assert all(len(block.reason) > 15 for block in idle)
+    assert all(len(block.reason) > 10 for block in idle)
     assert len(idle) <= len(found) / 5
 
 
