@@ -5,6 +5,10 @@ VENV   := .venv
 # A tree that may not write bytecode compiles ansible-core anew in every child: the tests would take twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
+# pip trusts the system's certificates, uv its own: behind a proxy with a certificate of the house, uv would find no package.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /etc/pki/tls/certs/ca-bundle.crt),)
+export UV_SYSTEM_CERTS ?= 1
+endif
 
 .PHONY: help demo test lint docs bench matrix upstream upstream-fast upstream-mp upstream-runner soak faults collection clean
 

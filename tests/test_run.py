@@ -455,7 +455,12 @@ def test_on_a_disk_that_is_really_full_the_run_ends_well_and_says_what_is_missin
     )
     shell = f'mount -t tmpfs -o size=128k none "{mounted}" && exec "{sys.executable}" "{script}" {engine} "{mounted}"'
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        ["unshare", "--mount", "sh", "-c", shell],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.stdout.splitlines() == ["successful playbook_on_stats True", "True", "True ''"], done.stderr
 

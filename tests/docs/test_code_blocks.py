@@ -40,6 +40,8 @@ def env(tmp_path):
         "HOME": str(home),
         "PATH": ":".join([str(bin_), *places]),
         "PYTHONPATH": str(ROOT / "src"),
+        # Jobs are found again by their name on the host, also those of an earlier reader: each has a folder of its own.
+        "ANSIBLE_ASYNC_DIR": str(home / ".ansible_async"),
         "NO_COLOR": "1",
         "COLUMNS": "100",
         "LC_ALL": "C.UTF-8",

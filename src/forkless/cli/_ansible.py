@@ -189,7 +189,11 @@ def _facts(command: str, options: Any) -> dict[str, str]:
         value = getattr(options, name, None)
         if value and value not in (["all"], ("all",)):
             facts[label] = ", ".join(map(str, value)) if isinstance(value, list | tuple | set) else str(value)
-    modes = [label for name, label in (("check", "check mode"), ("diff", "diff"), ("become", "become")) if getattr(options, name, False)]
+    modes = [
+        label
+        for name, label in (("check", "check mode"), ("diff", "diff"), ("become", "become"))
+        if getattr(options, name, False)
+    ]
     return facts | ({"mode": ", ".join(modes)} if modes else {})
 
 

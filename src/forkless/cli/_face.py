@@ -42,7 +42,9 @@ def add_flags(group: Any) -> list[argparse.Action]:
             help="what goes to stdout: Ansible's text (pretty), each event as it happens as a line of JSON (jsonl), or the "
             "whole result at the end (json)",
         ),
-        group.add_argument("--report", metavar="FILE", help="write one HTML file about the run: timeline, slowest, failures"),
+        group.add_argument(
+            "--report", metavar="FILE", help="write one HTML file about the run: timeline, slowest, failures"
+        ),
         group.add_argument("--profile", action="store_true", help="say at the end where the time went"),
     ]
 
@@ -159,7 +161,9 @@ class Place:
 
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(os.path.expanduser(path))
-        self._half = os.path.join(os.path.dirname(self.path), f".{os.path.basename(self.path)}.{os.getpid()}.{time.time_ns()}")
+        self._half = os.path.join(
+            os.path.dirname(self.path), f".{os.path.basename(self.path)}.{os.getpid()}.{time.time_ns()}"
+        )
         if os.path.isdir(self.path):
             raise SpecError(f"the report cannot be written to {self.path}: it is a folder; name a file in it")
         try:

@@ -52,7 +52,9 @@ def _tasks(play: Any) -> int:
 
     def count(block: Any) -> int:
         return sum(
-            count(one) if isinstance(one, Block) else (getattr(one, "action", "") not in ("meta", "ansible.builtin.meta"))
+            count(one)
+            if isinstance(one, Block)
+            else (getattr(one, "action", "") not in ("meta", "ansible.builtin.meta"))
             for one in block.block
         )
 

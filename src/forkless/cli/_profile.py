@@ -36,7 +36,9 @@ def profile(line: Timeline, width: int, *, unicode: bool = True, most: int = 10)
         if not line.spans:
             return "\n".join([*out, "  no task was given to a worker", ""]) + "\n"
         share = busy / (whole * max(1, line.lanes))
-        out.append(f"  workers were busy for {share:.0%} of the time; one after another it would have taken {seconds(busy)}")
+        out.append(
+            f"  workers were busy for {share:.0%} of the time; one after another it would have taken {seconds(busy)}"
+        )
         out.append("")
         bar = max(8, width // 4)
         walls = line.walls()
@@ -52,7 +54,9 @@ def profile(line: Timeline, width: int, *, unicode: bool = True, most: int = 10)
         out += ["", "slowest hosts, by the time that workers spent on them"]
         out += [_row(host.busy, longest, host.name, bar, width, full, light, cut) for host in hosts]
         out += ["", "workers, from the start to the end"]
-        out += [f"  {lane + 1:>3} {_lane(line, lane, width - 8, whole, full, light)}" for lane in range(min(line.lanes, 12))]
+        out += [
+            f"  {lane + 1:>3} {_lane(line, lane, width - 8, whole, full, light)}" for lane in range(min(line.lanes, 12))
+        ]
         if line.lanes > 12:
             out.append(f"      and {line.lanes - 12} more")
     return "\n".join([*out, ""]) + "\n"

@@ -251,9 +251,21 @@ def _table_of_spans(line: Timeline) -> str:
         "hosts": list(hosts),
         "tasks": [task.name for task in line.tasks],
         "spans": [
-            [hosts[span.host], span.task, round(span.start - line.began, 2), round(span.seconds, 2), span.state, span.lane + 1]
+            [
+                hosts[span.host],
+                span.task,
+                round(span.start - line.began, 2),
+                round(span.seconds, 2),
+                span.state,
+                span.lane + 1,
+            ]
             for span in line.spans
         ],
     }
     # Inside of a script element only this sequence matters; the others are for readers that are less careful.
-    return json.dumps(values, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return (
+        json.dumps(values, separators=(",", ":"))
+        .replace("<", "\\u003c")
+        .replace(">", "\\u003e")
+        .replace("&", "\\u0026")
+    )

@@ -333,7 +333,9 @@ class Far:
 
     # -- after the fork
 
-    def become_the_module(self, order: Dict[str, Any], files: Dict[str, Any], cwd: Optional[str], out: int, err: int) -> None:
+    def become_the_module(
+        self, order: Dict[str, Any], files: Dict[str, Any], cwd: Optional[str], out: int, err: int
+    ) -> None:
         code = 1
         try:
             os.setsid()

@@ -134,7 +134,9 @@ class Hearth:
     def busy(self) -> bool:
         return bool(self._calls)
 
-    def run(self, wrapped: Wrapped, *, cwd: str | None, environ: dict[str, str], reach: Any) -> tuple[int, bytes, bytes]:
+    def run(
+        self, wrapped: Wrapped, *, cwd: str | None, environ: dict[str, str], reach: Any
+    ) -> tuple[int, bytes, bytes]:
         self.used = time.monotonic()
         number, call = next(self._numbers), _Call()
         order = {**wrapped.order, "cwd": cwd, "environ": environ}

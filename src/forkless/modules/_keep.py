@@ -56,7 +56,9 @@ class Keep:
 
     def _too_many(self, place: Hashable, wanted: _Slot) -> list[Hearth]:
         there = [slot for slot in self._slots.values() if slot.place == place and slot.hearth is not None]
-        there = sorted((slot for slot in there if slot is not wanted and not slot.hearth.busy), key=lambda s: s.hearth.used)  # type: ignore[union-attr]
+        there = sorted(
+            (slot for slot in there if slot is not wanted and not slot.hearth.busy), key=lambda s: s.hearth.used
+        )  # type: ignore[union-attr]
         idle: list[Hearth] = []
         for slot in there[: max(0, len(there) - MOST + 1)]:
             if slot.hearth is not None:

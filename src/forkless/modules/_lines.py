@@ -30,7 +30,9 @@ GRACE = 2.0
 class ProgramLine:
     """A child whose input and output are the line. It is in a session of its own: Ctrl-C is not for it."""
 
-    def __init__(self, hearth: Hearth, command: Any, *, cwd: Any = None, environ: Any = None, shell: str | None = None) -> None:
+    def __init__(
+        self, hearth: Hearth, command: Any, *, cwd: Any = None, environ: Any = None, shell: str | None = None
+    ) -> None:
         self._hearth = hearth
         try:
             self._child = subprocess.Popen(
