@@ -17,7 +17,7 @@ help:  ## this list
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "forkless needs Python 3.11 or newer; say PYTHON=/path/to/python3.11 make ..."; exit 1; }
-	@echo "setting up $(VENV) with $$($(PYTHON) --version) ..."
+	@echo "setting up $(VENV) with $$($(PYTHON) --version); the first time this takes a minute ..."
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
