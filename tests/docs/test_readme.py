@@ -45,6 +45,14 @@ def test_the_demo_prints_what_the_readme_shows():
     assert "0 forks of this process" in done.stdout
 
 
+def test_the_pictures_are_shown_once_they_are_there():
+    for path in sorted((ROOT / "docs").rglob("*.svg")):
+        name = path.relative_to(ROOT).as_posix()
+        assert re.search(rf"^!\[[^\]]+\]\({re.escape(name)}\)$", README, re.MULTILINE), (
+            f"README.md does not show {name}"
+        )
+
+
 def test_every_extra_is_explained():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     told = set(re.findall(r"^\| `forkless\[(\w+)\]`", README, re.MULTILINE))
