@@ -5,6 +5,10 @@ VENV   := .venv
 # A tree that may not write bytecode compiles ansible-core anew in every child: the tests would take twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
+# pip trusts the system's certificates, uv its own: behind a proxy with a certificate of the house, uv would find no package.
+ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /etc/pki/tls/certs/ca-bundle.crt),)
+export UV_SYSTEM_CERTS ?= 1
+endif
 
 .PHONY: help demo test lint docs bench matrix upstream upstream-fast upstream-mp upstream-runner soak faults collection clean
 
@@ -13,7 +17,7 @@ help:  ## this list
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "forkless needs Python 3.11 or newer; say PYTHON=/path/to/python3.11 make ..."; exit 1; }
-	@echo "setting up $(VENV) with $$($(PYTHON) --version) ..."
+	@echo "setting up $(VENV) with $$($(PYTHON) --version); the first time this takes a minute ..."
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'

@@ -20,7 +20,9 @@ def main() -> int:
     forks = []
     sys.addaudithook(lambda event, _: forks.append(event) if event in ("os.fork", "os.forkpty") else None)
     folder = tempfile.mkdtemp(prefix="forkless-demo-")
-    print(f"ansible-core in process {os.getpid()}, with {HERE / 'site.yml'} on 20 hosts, 10 at a time:\n")
+    print(
+        f"ansible-core in process {os.getpid()}, with {os.path.relpath(HERE / 'site.yml')} on 20 hosts, 10 at a time:\n"
+    )
     began = time.monotonic()
     run = forkless.start(
         HERE / "site.yml", inventory=HERE / "hosts.ini", forks=10, env={"FORKLESS_DEMO": folder}, engine="threads"

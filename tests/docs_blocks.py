@@ -2,7 +2,7 @@
 """
 The code blocks of a page, and how they are run: in order, in an empty folder, as the reader would.
 
-    ```yaml title="site.yml"     a file of that name is written; a later block has to name it
+    ```yaml title="site.yml"     a file of that name is written; another block has to name it
     ```python                    run; the blocks of a page share their names, and may await
     ```python title="app.py"     a file
     ```bash                      run by bash, and must not fail
@@ -239,4 +239,16 @@ class Session:
             try:
                 os.killpg(group, signal.SIGTERM)
             except ProcessLookupError:
+                continue
+        for pid in self._left():
+            os.kill(pid, signal.SIGKILL)
+
+    def _left(self):
+        """Jobs outlive their play: that is what they are for. They are known by the reader's home in their environment."""
+        mark = f"HOME={self.env['HOME']}\0".encode()
+        for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if mark in path.read_bytes() + b"\0":
+                    yield int(path.parent.name)
+            except OSError:  # ended meanwhile, or another user's
                 continue

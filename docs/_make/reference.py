@@ -58,7 +58,9 @@ def signature(thing: Any) -> str:
 
 
 def said(thing: Any) -> str:
-    return inspect.getdoc(thing) or ""
+    """The docstring; a session at Python's prompt stays one, where Markdown would see a quotation."""
+    text = (inspect.getdoc(thing) or "").replace("  # doctest: +SKIP", "")
+    return re.sub(r"^>>> (?:.+\n?)+", lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text, flags=re.MULTILINE)
 
 
 def fields(cls: type) -> Iterator[str]:
@@ -119,6 +121,8 @@ def python() -> str:
                 prefix = "async " if inspect.iscoroutinefunction(thing) else ""
                 out += [f"```text\n{prefix}{name}{signature(thing)}\n```", "", said(thing), ""]
             else:
+                if name.islower():  # a class, but called as a function is
+                    out += [f"```text\n{name}{signature(thing)}\n```", ""]
                 out += [said(thing), ""]
                 if dataclasses.is_dataclass(thing):
                     out += fields(thing)

@@ -9,6 +9,10 @@ VARIABLES = {
     "FORKLESS_ALLOW_UNKNOWN": (
         "`1` runs an ansible-core whose minor is not known. Without it such a version is refused with the list of seams that moved."
     ),
+    "FORKLESS_DISABLE": (
+        "Names, with commas between them, of parts that make runs faster: each is switched off, to find a culprit. Names that are not known are ignored."
+    ),
+    "FORKLESS_PLAIN": "`1`: no live view below the output, as with `--plain`.",
     "ANSIBLE_*": (
         "Ansible's own settings, read as ansible-playbook reads them. `RunSpec.env` gives them to one run. Runs with the same settings "
         "may be under way together in one program; others wait for each other."

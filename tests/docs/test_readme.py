@@ -45,6 +45,14 @@ def test_the_demo_prints_what_the_readme_shows():
     assert "0 forks of this process" in done.stdout
 
 
+def test_the_pictures_are_shown_once_they_are_there():
+    for path in sorted((ROOT / "docs").rglob("*.svg")):
+        name = path.relative_to(ROOT).as_posix()
+        assert re.search(rf"^!\[[^\]]+\]\({re.escape(name)}\)$", README, re.MULTILINE), (
+            f"README.md does not show {name}"
+        )
+
+
 def test_every_extra_is_explained():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     told = set(re.findall(r"^\| `forkless\[(\w+)\]`", README, re.MULTILINE))
@@ -55,7 +63,7 @@ def test_every_extra_is_explained():
 def test_links_lead_to_files(name):
     """In the repository; those of the built site are checked in test_site.py."""
     page = ROOT / name
-    prose = docs_blocks.FENCE.sub("", page.read_text())
+    prose = re.sub(r"<!--.*?-->", "", docs_blocks.FENCE.sub("", page.read_text()), flags=re.DOTALL)
     made = {"design.md", "index.md", "changes.md"}  # pages of the site that are files elsewhere in the repository
     for link in re.findall(r"\]\(([^)\s]+)\)", prose):
         target = link.partition("#")[0]
