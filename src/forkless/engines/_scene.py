@@ -60,6 +60,8 @@ class Scene:
         self.vault_password = vault_password
         self.modules = modules
         """How modules for the local connection are run: see `forkless.modules.MODE`."""
+        self.off: frozenset[str] = frozenset()
+        """The caches that are switched off in this run: see `_caches`."""
         self.state: dict[Any, Any] = {}
         """What the stand-ins of `_isolation` keep for this run, by a key of their own."""
         # One for all runs: the modules of Ansible's own plugins are in sys.modules, half loaded for whoever looks too soon.

@@ -66,28 +66,58 @@ def private_vars(value: Any) -> Any:
     fork copied it for free. Strings, numbers and objects of Ansible's own (hostvars, undefined, vaulted) are shared: nobody
     writes to them.
     """
-    kind = type(value)
-    if kind is dict:
-        return {key: (one if type(one) in _ATOMS else private_vars(one)) for key, one in value.items()}
-    if kind is list:
-        return [one if type(one) in _ATOMS else private_vars(one) for one in value]
-    if kind in _ATOMS:
-        return value
-    if kind is set:
-        return set(value)
-    if isinstance(value, dict) and _is_ansible(kind):
-        twin: Any = copy.copy(value)
-        for key, one in dict.items(value):
-            if type(one) not in _ATOMS:
-                dict.__setitem__(twin, key, private_vars(one))
-        return twin
-    if isinstance(value, list) and _is_ansible(kind):
-        twin = copy.copy(value)
+    copier = _copiers.get(type(value)) or _copier(type(value))
+    return value if copier is _shared else copier(value)
+
+
+def _shared(value: Any) -> Any:
+    return value
+
+
+def _copy_dict(value: dict[Any, Any]) -> dict[Any, Any]:
+    # Most are flat, and their copy need not be walked in Python.
+    return _deepen(value.copy(), value) if not _ATOMS.issuperset(map(type, value.values())) else value.copy()
+
+
+def _deepen(twin: Any, value: Any) -> Any:
+    for key, one in dict.items(value):
+        if type(one) not in _ATOMS:
+            dict.__setitem__(twin, key, private_vars(one))
+    return twin
+
+
+def _copy_list(value: list[Any]) -> list[Any]:
+    return [private_vars(one) for one in value] if not _ATOMS.issuperset(map(type, value)) else value.copy()
+
+
+def _copy_ansible_dict(value: Any) -> Any:
+    return _deepen(copy.copy(value), value)
+
+
+def _copy_ansible_list(value: Any) -> Any:
+    twin = copy.copy(value)
+    if not _ATOMS.issuperset(map(type, list.__iter__(value))):
         for place, one in enumerate(list.__iter__(value)):
             if type(one) not in _ATOMS:
                 list.__setitem__(twin, place, private_vars(one))
-        return twin
-    return value
+    return twin
+
+
+def _copier(kind: type) -> Callable[[Any], Any]:
+    """How values of this type are copied; looked at once for a type."""
+    found: Callable[[Any], Any] = _shared
+    if issubclass(kind, dict) and _is_ansible(kind):
+        found = _copy_ansible_dict
+    elif issubclass(kind, list) and _is_ansible(kind):
+        found = _copy_ansible_list
+    elif not issubclass(kind, dict | list | set):
+        # Tagged strings and the like: as good as atoms from now on.
+        if kind.__module__.startswith("ansible."):
+            _ATOMS.add(kind)
+    # Not more than there are types; those of a project's plugins go with their runs, so the table is not theirs.
+    if kind.__module__.startswith(("ansible.", "builtins")):
+        _copiers[kind] = found
+    return found
 
 
 def uninterrupted(original: Any, _site: str) -> Any:
@@ -124,7 +154,13 @@ def snapshot_of_vars(original: Any, _site: str) -> Any:
     return get_vars
 
 
-_ATOMS = {str, int, float, bool, bytes, type(None), tuple}
+_ATOMS: set[type] = {str, int, float, bool, bytes, type(None), tuple}
+_copiers: dict[type, Callable[[Any], Any]] = {
+    dict: _copy_dict,
+    list: _copy_list,
+    set: set.copy,
+    **dict.fromkeys(_ATOMS, _shared),
+}
 
 
 def _is_ansible(kind: type) -> bool:

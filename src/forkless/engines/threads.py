@@ -15,7 +15,7 @@ from forkless import modules, ssh
 from forkless._errors import StuckWorkerError
 from forkless._events import Status
 from forkless._result import Outcome
-from forkless.engines import _callback, _gate, _plugins, _reach, _scene, _seams, _stitch, _threads, _views, _worker
+from forkless.engines import _caches, _callback, _gate, _plugins, _reach, _scene, _seams, _stitch, _threads, _views, _worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,6 +92,7 @@ def staged(
     ours: bool = False,
 ) -> Iterator[None]:
     """Everything around a run: the gate, the seams, the scene, being told to stop, and tidying up afterwards."""
+    scene.off = _caches.asked_off(scene.getenv())
     with (
         _scene.enter_worker(scene, None),  # ansible-core may be imported on the way in, under this run's environment
         _stage.passed(config, stop=scene.stop, wait=wait, ours=ours),
