@@ -78,7 +78,9 @@ def read(*files: str) -> tuple[dict[str, object], list[Row]]:
     for file in files:
         content = json.loads(pathlib.Path(file).read_text())
         if content.get("shape") != SHAPE:
-            raise SystemExit(f"{file} has shape {content.get('shape')!r}, and this bench reads shape {SHAPE}: measure again.")
+            raise SystemExit(
+                f"{file} has shape {content.get('shape')!r}, and this bench reads shape {SHAPE}: measure again."
+            )
         made.update(content["made"])
         rows.update({row["name"]: Row(**row) for row in content["rows"]})
     return made, list(rows.values())
@@ -100,8 +102,26 @@ def table(row: Row) -> str:
         parts = [f"{name} {figure:.3g}" for name, figure in medians.items()]
         against = [
             f"{ratio:.2f}x against {name}"
-            + (f" (goal {row.goals[name]:g}: {'met' if ratio >= row.goals[name] else 'missed'})" if name in row.goals else "")
+            + (
+                f" (goal {row.goals[name]:g}: {'met' if ratio >= row.goals[name] else 'missed'})"
+                if name in row.goals
+                else ""
+            )
             for name, ratio in ratios.items()
         ]
         lines.append(f"  {measure + ', ' + row.unit:<24} {' | '.join(parts)}   {'; '.join(against)}")
+    return "\n".join(lines)
+
+
+def markdown(rows: list[Row]) -> str:
+    """The rows as a table for a page."""
+    lines = ["| work | measure | medians | ratio (goal) |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        for measure in row.measures:
+            medians = ", ".join(f"{name} {figure:.3g}" for name, figure in row.medians(measure).items())
+            ratios = ", ".join(
+                f"{ratio:.2f}x against {name}" + (f" (goal {row.goals[name]:g}x)" if name in row.goals else "")
+                for name, ratio in row.ratios(measure).items()
+            )
+            lines.append(f"| {row.title} | {measure}, {row.unit} | {medians} | {ratios} |")
     return "\n".join(lines)

@@ -49,7 +49,9 @@ def asked_off(environ: Mapping[str, str]) -> frozenset[str]:
     names = {name.strip() for name in environ.get(VARIABLE, "").split(",")} - {""}
     unknown = sorted(names - set(BOUNDS))
     if unknown:
-        raise SpecError(f"{VARIABLE} names {', '.join(unknown)}, and there is no such cache; there are {', '.join(BOUNDS)}.")
+        raise SpecError(
+            f"{VARIABLE} names {', '.join(unknown)}, and there is no such cache; there are {', '.join(BOUNDS)}."
+        )
     return frozenset(names)
 
 
@@ -317,7 +319,9 @@ def touches(known: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
     return (
         _touch(f"{bits}.from_string", "every host would compile it again", template, since_2_19),
         _touch(f"{bits}.compile_expression", "every host would compile it again", expression, since_2_19),
-        _touch("ansible.template:AnsibleEnvironment.from_string", "every host would compile it again", template, known[:1]),
+        _touch(
+            "ansible.template:AnsibleEnvironment.from_string", "every host would compile it again", template, known[:1]
+        ),
         _touch(f"{loader}.find_plugin_with_context", again, plugin),
         _touch(f"{loader}.all", again, folder),
         _touch(f"{manager}:get_vars_from_path", again, variables),

@@ -110,13 +110,9 @@ def _copier(kind: type) -> Callable[[Any], Any]:
         found = _copy_ansible_dict
     elif issubclass(kind, list) and _is_ansible(kind):
         found = _copy_ansible_list
-    elif not issubclass(kind, dict | list | set):
-        # Tagged strings and the like: as good as atoms from now on.
-        if kind.__module__.startswith("ansible."):
-            _ATOMS.add(kind)
-    # Not more than there are types; those of a project's plugins go with their runs, so the table is not theirs.
-    if kind.__module__.startswith(("ansible.", "builtins")):
-        _copiers[kind] = found
+    elif not issubclass(kind, dict | list | set) and _is_ansible(kind):
+        _ATOMS.add(kind)  # tagged strings and the like
+    _copiers[kind] = found
     return found
 
 
@@ -154,13 +150,19 @@ def snapshot_of_vars(original: Any, _site: str) -> Any:
     return get_vars
 
 
-_ATOMS: set[type] = {str, int, float, bool, bytes, type(None), tuple}
-_copiers: dict[type, Callable[[Any], Any]] = {
-    dict: _copy_dict,
-    list: _copy_list,
-    set: set.copy,
-    **dict.fromkeys(_ATOMS, _shared),
-}
+_PLAIN = (str, int, float, bool, bytes, type(None), tuple)
+_ATOMS: set[type] = set(_PLAIN)
+_copiers: dict[type, Callable[[Any], Any]] = {}
+
+
+def forget_types() -> None:
+    """Types are looked at anew when the stage is set again: those of a run's plugins, or of an ansible-core that was put aside, go."""
+    _ATOMS.intersection_update(_PLAIN)
+    _copiers.clear()
+    _copiers.update({dict: _copy_dict, list: _copy_list, set: set.copy, **dict.fromkeys(_PLAIN, _shared)})
+
+
+forget_types()
 
 
 def _is_ansible(kind: type) -> bool:

@@ -15,7 +15,19 @@ from forkless import modules, ssh
 from forkless._errors import StuckWorkerError
 from forkless._events import Status
 from forkless._result import Outcome
-from forkless.engines import _caches, _callback, _gate, _plugins, _reach, _scene, _seams, _stitch, _threads, _views, _worker
+from forkless.engines import (
+    _caches,
+    _callback,
+    _gate,
+    _plugins,
+    _reach,
+    _scene,
+    _seams,
+    _stitch,
+    _threads,
+    _views,
+    _worker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +58,7 @@ def _seams_installed() -> Iterator[None]:
         finally:
             modules.VIEWS.clear()
             _plugins.undress_all()
+            _worker.forget_types()
 
 
 # What a module that runs in this process imports under these names: sleeps and children that can be ended.
