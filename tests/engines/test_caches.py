@@ -244,8 +244,8 @@ def test_nothing_that_was_kept_outlives_its_run(project, monkeypatch):
 
 @pytest.mark.matrix
 def test_types_that_were_looked_at_are_forgotten_with_the_stage(project):
-    from forkless.engines import _worker
+    from forkless.engines import _copies
 
     project.run(PLAY, limit="h1")
-    assert {kind.__module__ for kind in _worker._copiers} == {"builtins"}
-    assert {kind.__module__ for kind in _worker._ATOMS} == {"builtins"}
+    assert {kind.__module__ for kind in _copies._copiers} == {"builtins"}
+    assert {kind.__module__ for kind in _copies._ATOMS} == {"builtins"}

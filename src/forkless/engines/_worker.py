@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless import modules, ssh
 from forkless.engines import _scene, _threads
+from forkless.engines._copies import private_vars
 from forkless.engines._reach import Reach, WorkerStopped
 
 if TYPE_CHECKING:
@@ -59,63 +60,6 @@ class Answers(queue.SimpleQueue):  # type: ignore[type-arg]
         """There is nothing to close; Ansible says it all the same."""
 
 
-def private_vars(value: Any) -> Any:
-    """
-    A copy of everything in there that a worker could change in place.
-
-    fork copied it for free. Strings, numbers and objects of Ansible's own (hostvars, undefined, vaulted) are shared: nobody
-    writes to them.
-    """
-    copier = _copiers.get(type(value)) or _copier(type(value))
-    return value if copier is _shared else copier(value)
-
-
-def _shared(value: Any) -> Any:
-    return value
-
-
-def _copy_dict(value: dict[Any, Any]) -> dict[Any, Any]:
-    # Most are flat, and their copy need not be walked in Python.
-    return _deepen(value.copy(), value) if not _ATOMS.issuperset(map(type, value.values())) else value.copy()
-
-
-def _deepen(twin: Any, value: Any) -> Any:
-    for key, one in dict.items(value):
-        if type(one) not in _ATOMS:
-            dict.__setitem__(twin, key, private_vars(one))
-    return twin
-
-
-def _copy_list(value: list[Any]) -> list[Any]:
-    return [private_vars(one) for one in value] if not _ATOMS.issuperset(map(type, value)) else value.copy()
-
-
-def _copy_ansible_dict(value: Any) -> Any:
-    return _deepen(copy.copy(value), value)
-
-
-def _copy_ansible_list(value: Any) -> Any:
-    twin = copy.copy(value)
-    if not _ATOMS.issuperset(map(type, list.__iter__(value))):
-        for place, one in enumerate(list.__iter__(value)):
-            if type(one) not in _ATOMS:
-                list.__setitem__(twin, place, private_vars(one))
-    return twin
-
-
-def _copier(kind: type) -> Callable[[Any], Any]:
-    """How values of this type are copied; looked at once for a type."""
-    found: Callable[[Any], Any] = _shared
-    if issubclass(kind, dict) and _is_ansible(kind):
-        found = _copy_ansible_dict
-    elif issubclass(kind, list) and _is_ansible(kind):
-        found = _copy_ansible_list
-    elif not issubclass(kind, dict | list | set) and _is_ansible(kind):
-        _ATOMS.add(kind)  # tagged strings and the like
-    _copiers[kind] = found
-    return found
-
-
 def uninterrupted(original: Any, _site: str) -> Any:
     """A step that is short and must not be left half done: what was sent to the worker meanwhile arrives after it."""
 
@@ -148,26 +92,6 @@ def snapshot_of_vars(original: Any, _site: str) -> Any:
             return found if _scene.current_worker() is None else private_vars(found)
 
     return get_vars
-
-
-_PLAIN = (str, int, float, bool, bytes, type(None), tuple)
-_ATOMS: set[type] = set(_PLAIN)
-_copiers: dict[type, Callable[[Any], Any]] = {}
-
-
-def forget_types() -> None:
-    """Types are looked at anew when the stage is set again: those of a run's plugins, or of an ansible-core that was put aside, go."""
-    _ATOMS.intersection_update(_PLAIN)
-    _copiers.clear()
-    _copiers.update({dict: _copy_dict, list: _copy_list, set: set.copy, **dict.fromkeys(_PLAIN, _shared)})
-
-
-forget_types()
-
-
-def _is_ansible(kind: type) -> bool:
-    # Lazy containers of the template engine copy themselves on access; only what came from YAML and JSON is ours to copy.
-    return kind.__module__.startswith("ansible.") and "Lazy" not in kind.__name__
 
 
 class Worker:

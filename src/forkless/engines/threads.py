@@ -18,6 +18,7 @@ from forkless._result import Outcome
 from forkless.engines import (
     _caches,
     _callback,
+    _copies,
     _gate,
     _plugins,
     _reach,
@@ -58,7 +59,7 @@ def _seams_installed() -> Iterator[None]:
         finally:
             modules.VIEWS.clear()
             _plugins.undress_all()
-            _worker.forget_types()
+            _copies.forget_types()
 
 
 # What a module that runs in this process imports under these names: sleeps and children that can be ended.
