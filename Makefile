@@ -6,7 +6,7 @@ VENV   := .venv
 unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
 
-.PHONY: help demo test lint bench matrix upstream upstream-fast upstream-mp upstream-runner soak faults collection clean
+.PHONY: help demo test lint docs bench matrix upstream upstream-fast upstream-mp upstream-runner soak faults collection clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -25,8 +25,8 @@ demo: $(VENV)/.ready  ## see it work, in under a minute
 test: $(VENV)/.ready lint  ## run all the tests
 	@echo "preparing what the tests need ..."
 	@$(BIN)/python tests/prepare.py
-	@echo "testing, two at a time ..."
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone'
+	@echo "testing, four at a time (most of them wait for others) ..."
+	@$(BIN)/python -m pytest -q -n 4 --dist loadgroup -m 'not alone'
 	@echo "testing what needs the machine for itself ..."
 	@$(BIN)/python -m pytest -q -m alone
 	@echo "testing the other Pythons and ansible-cores ..."
@@ -36,6 +36,10 @@ lint: $(VENV)/.ready
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
+
+docs: $(VENV)/.ready  ## build the pages into .cache/site; warnings and dead links are errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "built: .cache/site/index.html"
 
 matrix: $(VENV)/.ready  ## everything on every Python and ansible-core (long)
 	@$(BIN)/nox -s full

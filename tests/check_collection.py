@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-The collection as Ansible's own tools see it: antsibull-changelog lint, ansible-lint (production profile), ansible-test
-sanity, ansible-galaxy build. Too slow for every run of the tests; `make collection` runs it.
+The collection as Ansible's own tools see it: antsibull-changelog lint, ansible-lint (production profile), and on every
+ansible-core ansible-galaxy build and ansible-test sanity. Too slow for every run of the tests; `make collection` runs it.
+
+    python tests/check_collection.py [2.18 ...]    only these ansible-cores
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
 TOOLS = pathlib.Path(os.environ.get("FORKLESS_COLLECTION_TOOLS") or HERE / ".cache" / "collection-tools")
-PACKAGES = ["ansible-lint>=26", "ansible-core>=2.21,<2.22", "antsibull-changelog>=0.30"]
+CORES = ("2.18", "2.19", "2.20", "2.21")
+LINTERS = ["ansible-lint>=26", "antsibull-changelog>=0.30"]
 
 # ansible-test fetches this one file from the network; pip itself can put pip in place.
 GET_PIP = """
@@ -24,16 +27,48 @@ ensurepip.bootstrap()
 wanted = [word for word in sys.argv[1:] if word not in ("--no-setuptools", "--no-wheel")]
 sys.exit(subprocess.call([sys.executable, "-m", "pip", "install", *wanted]))
 """
+# Which pip that is differs from one ansible-core to the next.
+PIPS = ("24_2", "25_2")
+BUILD = ("ansible-galaxy", "collection", "build", "--force", "--output-path")
+SANITY = ("ansible-test", "sanity", "--color", "no", "--python", f"{sys.version_info.major}.{sys.version_info.minor}")
+LINT = ("ansible-lint", "--offline", "--profile", "production", "--exclude", "changelogs")
 
 
-def main() -> int:
-    binaries = TOOLS / "venv" / "bin"
-    if not (binaries / "ansible-lint").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(TOOLS / "venv")], check=True)
-        subprocess.run([binaries / "python", "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-    cache = TOOLS / "home" / ".ansible" / "test" / "cache"
+def tools(core: str) -> pathlib.Path:
+    """The programs of one ansible-core; the newest has the linters beside them, which are the same for all."""
+    binaries = TOOLS / core / "bin"
+    wanted = [f"ansible-core~={core}.0", *(LINTERS if core == CORES[-1] else [])]
+    ready = TOOLS / core / "ready"
+    if not (ready.exists() and ready.read_text() == repr(wanted)):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(TOOLS / core)], check=True)
+        subprocess.run([binaries / "python", "-m", "pip", "install", "--quiet", *wanted], check=True)
+        ready.write_text(repr(wanted))
+    return binaries
+
+
+def check(core: str, root: str) -> list[str]:
+    """Run everything of one ansible-core; what failed, in words."""
+    binaries, home = tools(core), TOOLS / f"home-{core}"
+    cache = home / ".ansible" / "test" / "cache"
     cache.mkdir(parents=True, exist_ok=True)
-    (cache / "get_pip_25_2.py").write_text(GET_PIP)
+    for pip in PIPS:
+        (cache / f"get_pip_{pip}.py").write_text(GET_PIP)
+    folder = f"{root}/ansible_collections/forkless/core"
+    environ = {"HOME": str(home), "PATH": f"{binaries}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+    # ansible-lint must find the collection; ansible-test brings its own ways, and other people's paths confuse it.
+    found = environ | {"ANSIBLE_COLLECTIONS_PATH": root, "PYTHONPATH": str(HERE / "src")}
+    steps: list[tuple[tuple[str, ...], dict[str, str]]] = [((*BUILD, root), found), (SANITY, environ)]
+    if core == CORES[-1]:
+        steps = [(("antsibull-changelog", "lint"), found), (LINT, found), *steps]
+    failed = []
+    for command, variables in steps:
+        print(f"== ansible-core {core}:", *command, flush=True)
+        if subprocess.run(command, cwd=folder, env=variables, check=False).returncode:
+            failed.append(f"{command[0]} {command[1]} on ansible-core {core}")
+    return failed
+
+
+def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as root:
         # A repository of its own, as ansible-test wants it.
         shutil.copytree(
@@ -41,29 +76,14 @@ def main() -> int:
             f"{root}/ansible_collections",
             ignore=shutil.ignore_patterns("__pycache__"),
         )
-        core = f"{root}/ansible_collections/forkless/core"
-        environ = {
-            "HOME": str(TOOLS / "home"),
-            "PATH": f"{binaries}:/usr/bin:/bin",
-            "ANSIBLE_COLLECTIONS_PATH": root,
-            "PYTHONPATH": str(HERE / "src"),
-            "LC_ALL": "C.UTF-8",
-        }
-        subprocess.run(["git", "init", "-q", "."], cwd=core, env=environ, check=True)
-        subprocess.run(["git", "add", "-A"], cwd=core, env=environ, check=True)
-        minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-        for command in (
-            ["antsibull-changelog", "lint"],
-            ["ansible-galaxy", "collection", "build", "--output-path", root],
-            ["ansible-lint", "--offline", "--profile", "production", "--exclude", "changelogs"],
-            ["ansible-test", "sanity", "--python", minor, "--color", "no"],
-        ):
-            print("==", *command, flush=True)
-            environ.pop("PYTHONPATH" if command[0] == "ansible-test" else "", None)
-            if subprocess.run(command, cwd=core, env=environ, check=False).returncode:
-                return 1
-    return 0
+        folder = f"{root}/ansible_collections/forkless/core"
+        subprocess.run(["git", "init", "-q", "."], cwd=folder, check=True)
+        subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
+        failed = [one for core in argv or CORES for one in check(core, root)]
+    for one in failed:
+        print(f"FAILED: {one}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -27,6 +27,7 @@ PROGRAMS = {
     "openssl": "openssl",
     "setpriv": "util-linux",
     "useradd": "passwd",
+    "curl": "curl",
 }
 
 

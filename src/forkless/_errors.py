@@ -15,8 +15,8 @@ Every error that forkless raises, as one tree.
     │   ├── StuckWorkerError                  names host, task, seconds, and where its stack stands
     │   └── SpawnError       (OSError)
     └── JobError
-        ├── JobLostError
-        ├── JobChangedError
+        ├── JobLostError                      nothing is remembered of it
+        ├── JobChangedError                   its record is not the one that was looked at
         └── StoreError
             ├── ConflictError                 another controller was first
             └── UnknownStoreError (LookupError)
@@ -145,11 +145,11 @@ class JobError(ForklessError):
 
 
 class JobLostError(JobError):
-    """The host no longer knows the job."""
+    """There is no record of the job, so nothing can be done with it."""
 
 
 class JobChangedError(JobError):
-    """The record was changed by someone else meanwhile."""
+    """The record was changed by someone else after it was looked at; nothing was done."""
 
 
 class StoreError(JobError):

@@ -318,7 +318,7 @@ def run(
             for event in under_way.events():
                 on_event(event)
         return under_way.wait()
-    except BaseException:
+    except BaseException:  # Ctrl-C above all: the run must be over before this function is
         # Ctrl-C again while it stops: stop at once.
         while under_way._result is None:
             under_way.cancel()

@@ -84,7 +84,10 @@ class RunSpec:
     keep: int | None = None
     """How many artifact folders to keep in `artifacts`; None keeps all."""
     modules: str = "auto"
-    """How modules for the local connection run: "auto", "in-process" (in this process where it can be) or "process"."""
+    """
+    How modules run: "warm" in an interpreter that is kept warm on the host, "cold" each in one of its own as Ansible does it,
+    "in-process" in this process where it can be (local connection); "auto" is warm where a program can be started.
+    """
     ident: str | None = None
 
     def __post_init__(self) -> None:
@@ -119,8 +122,8 @@ class RunSpec:
         for key, value in self.env.items():
             if not isinstance(key, str) or not isinstance(value, str) or "=" in key or "\0" in key + value or not key:
                 raise SpecError(f"env: {key!r} is not a variable that an environment can hold")
-        if self.modules not in ("auto", "in-process", "process"):
-            raise SpecError(f"modules must be 'auto', 'in-process' or 'process', not {self.modules!r}")
+        if self.modules not in ("auto", "warm", "cold", "in-process"):
+            raise SpecError(f"modules must be 'auto', 'warm', 'cold' or 'in-process', not {self.modules!r}")
         unknown = set(self.passwords) - {"conn_pass", "become_pass"}
         if unknown:
             raise SpecError(f"passwords has conn_pass and become_pass, not {', '.join(sorted(unknown))}")

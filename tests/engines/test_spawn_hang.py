@@ -73,7 +73,9 @@ def test_two_hundred_spawns_under_load_all_come_back_whole():
 
 
 def test_the_soak_has_teeth_it_hangs_the_stock_spawn():
-    assert soak("stock", 8, 30, 3)["hung"] > 0
+    # About every other spawn hangs. On a machine that is busy otherwise it takes more of them, so there is more than one try.
+    tries = [(8, 30), (40, 60), (200, 120)]
+    assert any(soak("stock", spawns, seconds, 3)["hung"] for spawns, seconds in tries)
 
 
 def test_a_lock_that_is_held_during_the_spawn_holds_up_nobody():

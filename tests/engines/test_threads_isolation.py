@@ -195,7 +195,7 @@ def test_folder_umask_and_environ_of_a_worker_are_its_own(project, monkeypatch):
     assert {one["env"] for one in seen} == {None}
     assert len({one["umask"] for one in seen}) == 1
     assert (os.getcwd(), dict(os.environ)) == before
-    monkeypatch.setattr(_threads, "_unshare", lambda: False)
+    monkeypatch.setattr(_threads, "has_own_folder", lambda: False)
     monkeypatch.setattr(_views, "_BY_ID", {})
     umask = os.umask(0o022)
     try:

@@ -271,6 +271,8 @@ assert "hi" in open({str(tmp_path / "log")!r}).read()
 
 
 def test_collections_that_the_program_imported_are_there_again_and_do_no_harm(project):
+    # Another configuration first, so that an ansible-core is put aside when the next run comes.
+    assert project.run("- debug: {msg: hi}\n", limit="h1", env={"ANSIBLE_FORCE_COLOR": "0"}).rc == 0
     import ansible_collections.forkless.core.plugins as own  # by the program's own import system, without Ansible's finder
 
     project.write(

@@ -17,14 +17,16 @@ SOURCE = pathlib.Path(forkless.__file__).parent
 # Each room, and the rooms that it may import; an arrow that is not here does not exist.
 GROUND = {"_errors"}
 ARROWS = {
+    "_environment": set(),
     "_errors": set(),
     "_events": GROUND,
+    "_disable": set(),
     "_platform": GROUND,
     "_spec": GROUND,
     "_stop": GROUND | {"_events"},
     "_result": GROUND | {"_events"},
     "multiprocessing": {"_platform"},
-    "modules": {"_errors", "_events", "_platform", "_stop"},
+    "modules": {"_disable", "_errors", "_events", "_platform", "_stop"},
     "ssh": {"_errors"},
     "engines": {"_errors", "_events", "_platform", "_spec", "_stop", "_result", "modules", "multiprocessing", "ssh"},
     "runner": {"_errors", "engines"},

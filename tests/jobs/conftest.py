@@ -140,6 +140,19 @@ def rclone(tmp_path_factory, credentials):
 
 
 @pytest.fixture(scope="session")
+def moto(tmp_path_factory, credentials):
+    folder = tmp_path_factory.mktemp("moto")
+    port = free_port()
+    command = [prepare_jobs.program("moto_server"), "-H", "127.0.0.1", "-p", str(port)]
+    server = Server(command, f"http://127.0.0.1:{port}", folder).start()
+    client = s3_client(server.url)
+    client.create_bucket(Bucket="jobs")
+    client.close()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
 def ara(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ara")
     shutil.copy(prepare_jobs.DATABASE, folder / "ara.sqlite")

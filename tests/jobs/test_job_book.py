@@ -10,7 +10,16 @@ import sys
 
 import pytest
 
-from forkless import ConflictError, JobError, SpecError, StoreError, UnsupportedError, jobs
+from forkless import (
+    ConflictError,
+    JobChangedError,
+    JobError,
+    JobLostError,
+    SpecError,
+    StoreError,
+    UnsupportedError,
+    jobs,
+)
 from forkless.jobs import Key, _owner
 
 KEY = Key("web1", "rebuild")
@@ -386,11 +395,18 @@ def test_a_forgotten_job_is_gone_its_id_stays_known_and_the_name_is_free(book, t
     assert book.find(KEY).ansible_job_id == "j2.2"
 
 
+def test_a_job_that_must_be_known_and_is_not_is_named_with_its_store(book):
+    with pytest.raises(JobLostError, match=r"no record of .*rebuild.* in file:"):
+        book.known(KEY)
+    book.save(KEY, "j1.1")
+    assert book.known(KEY).ansible_job_id == "j1.1"
+
+
 def test_who_tidies_up_does_not_take_away_what_was_started_meanwhile(book):
     book.save(KEY, "j1.1")
     seen = book.find(KEY)
     book.save(KEY, "j2.2")
-    with pytest.raises(ConflictError):
+    with pytest.raises(JobChangedError, match="nothing was removed"):
         book.forget(seen)
     assert book.find(KEY).ansible_job_id == "j2.2"
 

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import http.server
 import json
 import signal
 import threading
@@ -53,6 +55,67 @@ def test_a_server_that_does_not_know_conditions_is_refused_in_one_sentence(weed,
         monkeypatch.setattr(client, "put_object", not_implemented)
         with pytest.raises(UnsupportedError, match="does not know `If-None-Match"):
             book.claim(KEY)
+
+
+def test_a_server_that_checks_conditions_and_nothing_else_keeps_claims_apart(moto, monkeypatch):
+    """moto lets everyone in; that is the server's business, as long as it says who was first."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with book_on(s3(moto)) as book, book_on(s3(moto)) as other:
+        token = book.claim(KEY).claim["token"]
+        with pytest.raises(ConflictError, match="being started by another controller"):
+            other.claim(KEY, wait=0)
+        book.save(KEY, "j1.1", slot=jobs.slot_of("/x", KEY, token))
+        assert other.find(KEY).ansible_job_id == "j1.1"
+
+
+class Gateway(http.server.BaseHTTPRequestHandler):
+    """Passes requests on and loses conditions on the way, as a proxy in front of a good server may."""
+
+    protocol_version = "HTTP/1.1"
+    server_behind = ""
+
+    def pass_on(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        kept = {name: value for name, value in self.headers.items() if name.lower() not in ("if-none-match", "host")}
+        behind = http.client.HTTPConnection(self.server_behind, timeout=60)
+        behind.request(self.command, self.path, body, kept)
+        answer = behind.getresponse()
+        content = answer.read()
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection", "server", "date"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else content)
+        behind.close()
+
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = pass_on
+
+    def log_message(self, *ignored):
+        pass
+
+
+@pytest.fixture
+def forgetful(moto):
+    """moto behind a gateway that drops conditions: it does not check them, and cannot know that it should."""
+    of_moto = type("OfMoto", (Gateway,), {"server_behind": moto.url.removeprefix("http://")})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), of_moto)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_server_behind_a_gateway_that_drops_conditions_is_refused(forgetful):
+    with book_on(f"s3://jobs/unlooked?endpoint={forgetful}&region=us-east-1") as book:
+        with pytest.raises(UnsupportedError, match="ignores `If-None-Match") as caught:
+            book.claim(KEY)
+        assert "\n" not in str(caught.value)
+        assert book.find(KEY) is None
 
 
 def test_a_bucket_that_is_not_there_is_an_error(weed):

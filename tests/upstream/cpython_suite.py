@@ -202,6 +202,7 @@ def main() -> int:
     parser.add_argument(
         "--classes", action="append", choices=list(PASSES), help="ab: what threads can pass; c: the rest"
     )
+    parser.add_argument("--jobs", type=int, default=2, help="classes at a time; they sleep more than they work")
     parser.add_argument("--keep", type=pathlib.Path, help="a folder to keep the reports in")
     a = parser.parse_args()
     surprises = 0
@@ -209,7 +210,7 @@ def main() -> int:
         for method in a.method or METHODS:
             for sealed in [True] * (not a.open) + [False] * (not a.sealed):
                 mode = Mode(interpreter(python), method, sealed)
-                report = run(mode, suite=a.suite, only=a.only, classes=tuple(a.classes or PASSES))
+                report = run(mode, suite=a.suite, only=a.only, jobs=a.jobs, classes=tuple(a.classes or PASSES))
                 lines = judge(report, mode)
                 surprises += len(lines)
                 goal = report["target"]

@@ -157,7 +157,7 @@ def _engine() -> dict[str, Any]:
         return {"name": None, "why": str(err), "modules": None}
     if _platform.can_exec():
         why = "it needs nothing but Python, and children that modules want can be started as well"
-        modules = "each in a process of its own; --modules in-process runs them here"
+        modules = "in a fork of an interpreter that is kept warm; --modules cold starts one for each, in-process runs them here"
     else:
         why = "this system lets us start no process, and it needs none"
         modules = "in this process"

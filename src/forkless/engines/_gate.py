@@ -119,6 +119,9 @@ class Gate:
         return self._on_stage == 0 or (config == self._config and not (alone and self._queue))
 
     def _open(self, config: dict[str, str], *, ours: bool) -> None:
+        # What the program imported of collections was imported without Ansible's finder, which would not know it. First of all:
+        # an ansible-core that is put aside takes every collection with it.
+        self._hosts_collections = _quiet.take_collections()
         if self._config is None and "ansible.constants" in sys.modules:
             # The program imported Ansible itself, under its own environment.
             own = configuration(os.environ, os.getcwd(), ())
@@ -130,16 +133,15 @@ class Gate:
             from forkless import multiprocessing
 
             multiprocessing.install()
-        # What the program imported of collections was imported without Ansible's finder, which would not know it.
-        self._hosts_collections = _quiet.take_collections()
         self._absent = _absent.fill_in()
         try:
             _quiet.import_ansible(ours=ours)
             self._config = config
             self._seams = self._install()
             self._seams.__enter__()
-        except BaseException:
+        except BaseException:  # whatever it was, the program gets back what is its own
             self._absent()
+            sys.modules.update(self._hosts_collections)
             raise
 
     def _change_world(self, config: dict[str, str]) -> None:

@@ -245,7 +245,8 @@ def prompt_until(original: Any, _site: str) -> Any:
     def prompt(display: Any, msg: str, private: bool = False, seconds: Any = None, **inputs: Any) -> Any:
         worker: Any = _scene.current_worker()
         if worker is None:
-            return original(display, msg, private=private, seconds=seconds, **inputs)
+            with _scene.typing():
+                return original(display, msg, private=private, seconds=seconds, **inputs)
         fields = {"interrupt_input": None, "complete_input": None, **inputs}
         worker._final_q.send_prompt(worker_id=worker.worker_id, prompt=msg, private=private, seconds=seconds, **fields)
         return worker.worker_queue.get()

@@ -111,7 +111,7 @@ def _execute(name: str, path: str) -> types.ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException:  # a worker may be stopped in mid-import: half a module must not be found by the next
         sys.modules.pop(name, None)
         raise
     return module

@@ -149,7 +149,7 @@ def _import_with(name: str, views: dict[str, Any]) -> None:
     sys.modules[name] = module
     try:
         exec(spec.loader.get_code(name), space)  # type: ignore[attr-defined]  # noqa: S102  # what import does
-    except BaseException:
+    except BaseException:  # a worker may be stopped in mid-import: half a module must not be found by the next
         sys.modules.pop(name, None)
         raise
     if first is not None:

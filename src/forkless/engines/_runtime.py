@@ -43,6 +43,18 @@ def load_callbacks(original: Any, _site: str) -> Any:
     return load
 
 
+def asks(original: Any, _site: str) -> Any:
+    """Whoever shows the run on a terminal steps aside while a person is asked."""
+    real = getattr(original, "__func__", original)
+
+    @functools.wraps(real)
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        with _scene.typing():
+            return real(*args, **kwargs)
+
+    return staticmethod(ask) if isinstance(original, staticmethod) else ask
+
+
 def results_thread(original: Any, _site: str) -> Any:
     """Upstream's loop, on a queue that says when something was taken from it: then the strategy has something to do."""
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forkless._stop import Stop
     from forkless.engines._worker import Worker
 
-__all__ = ["Scene", "current", "current_worker", "enter", "enter_worker"]
+__all__ = ["Scene", "current", "current_worker", "enter", "enter_worker", "typing"]
 
 
 class _Here(threading.local):
@@ -62,6 +62,8 @@ class Scene:
         """How modules for the local connection are run: see `forkless.modules.MODE`."""
         self.off: frozenset[str] = frozenset()
         """The caches that are switched off in this run: see `_caches`."""
+        self.hearths: Any = None
+        """Interpreters that are kept warm for this run: see `forkless.modules.KEEP`."""
         self.state: dict[Any, Any] = {}
         """What the stand-ins of `_isolation` keep for this run, by a key of their own."""
         # One for all runs: the modules of Ansible's own plugins are in sys.modules, half loaded for whoever looks too soon.
@@ -70,9 +72,13 @@ class Scene:
         self.woken = threading.Event()
         """Set when a result has come in or a worker is free: what the strategy sleeps on."""
         self.workers: set[Worker] = set()
+        self.newest: Worker | None = None
+        """The worker that was made last: the one that `runner_on_start` is about, when it is told."""
         self.abandoned: list[Worker] = []
         self.at_end: list[Callable[[], None]] = []
         self.callbacks: list[Any] = []
+        self.typing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        """Entered while the run asks a person something, by whoever shows it on a terminal."""
 
     def sleep(self, seconds: float) -> None:
         """
@@ -103,6 +109,12 @@ def current() -> Scene | None:
         with contextlib.suppress(IndexError):  # the last run may end between the two looks
             return _on_stage[0]
     return scene
+
+
+def typing() -> contextlib.AbstractContextManager[None]:
+    """Around a question to a person: whoever shows the run on a terminal steps aside."""
+    scene = current()
+    return contextlib.nullcontext() if scene is None else scene.typing()
 
 
 def current_worker() -> Worker | None:

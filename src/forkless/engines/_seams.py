@@ -162,6 +162,12 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_DISPLAY}._final_q", "set in a worker and nowhere else", _isolation.final_queue, optional=True),
     Seam(f"{_DISPLAY}.set_queue", "refuses to be called in the parent process", _isolation.set_queue),
     Seam(f"{_DISPLAY}.prompt_until", "the answer goes to who asked", _isolation.prompt_until),
+    Seam(f"{_DISPLAY}.prompt", "a view of the run steps aside while someone types", _runtime.asks),
+    Seam(
+        "ansible.plugins.strategy:Debugger.cmdloop",
+        "a view of the run steps aside while someone types",
+        _runtime.asks,
+    ),
     Seam(f"{_DISPLAY}.verbosity", _IMPLICIT, _isolation.per_run(lambda _: 0), optional=True),
     Seam(
         f"{_DISPLAY}._warns",

@@ -250,7 +250,7 @@ class RunnerSpawn(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
             os.close(master)
             # ansible-runner knows this one and gives the run its status 127; any other would escape its run().
             raise pexpect.ExceptionPexpect(f"The command could not be started: {os.fsdecode(words[0])}: {err}") from err
-        except BaseException:
+        except BaseException:  # Ctrl-C, or a stop: nobody will ever hold this end
             os.close(master)
             raise
         finally:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import queue
-import sys
 import threading
 from typing import TYPE_CHECKING
+
+from forkless.modules import has_own_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from forkless.engines._scene import Scene
 
 __all__ = ["crew", "own_folder"]
-
-_CLONE_FS = 0x200
 
 
 class Crew:
@@ -78,17 +76,6 @@ def crew(scene: Scene) -> Crew:
     return found
 
 
-def _unshare() -> bool:
-    """Give the calling thread a current folder and umask of its own. Linux can; where it cannot, False."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        done: int = ctypes.CDLL(None, use_errno=True).unshare(_CLONE_FS)
-    except (OSError, AttributeError):
-        return False
-    return done == 0
-
-
 @contextlib.contextmanager
 def own_folder(cwd: str | None = None) -> Iterator[Callable[[], None]]:
     """
@@ -97,7 +84,7 @@ def own_folder(cwd: str | None = None) -> Iterator[Callable[[], None]]:
     The main thread's are the program's and stay as they are: there this does nothing. Yields what puts both back
     to how they were at the beginning, for a thread that goes on to other work.
     """
-    if threading.current_thread() is threading.main_thread() or not _unshare():
+    if not has_own_folder():
         yield lambda: None
         return
     if cwd is not None:

@@ -141,8 +141,8 @@ class Worker:
         """A process had handles to give back. We have none."""
 
     def terminate(self) -> None:
-        """Ask it to end; `abandon()` is for one that does not."""
-        if self.is_alive():
+        """Ask it to end; `abandon()` is for one that does not. One that has answered is at its end, and is left to tidy up."""
+        if self.is_alive() and not self.answered:
             self.reach.interrupt(WorkerStopped)
 
     kill = terminate
@@ -171,6 +171,8 @@ class Worker:
                     context = contextvars.Context()
                     context.run(ssh.RUN.set, self.scene.ident)
                     context.run(modules.MODE.set, self.scene.modules)
+                    context.run(modules.KEEP.set, self.scene.hearths)
+                    context.run(modules.REACH.set, self.reach)
                     context.run(self.run)
                 finally:
                     self.reach.end()
@@ -288,6 +290,7 @@ def make_worker(upstream: Any) -> type:
             self._shared_loader_obj = shared_loader_obj
             self.worker_queue = Answers()
             self.worker_id = worker_id
+            self.scene.newest = self
             self._cliargs = cliargs
             self._new_stdin = None
             self.streams = {"stdout": io.StringIO(), "stderr": io.StringIO(), "stdin": _closed_stdin()}
@@ -350,10 +353,17 @@ def make_queue(upstream: Any) -> type:
             self._items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
         def send_task_result(self, *args: Any, **kwargs: Any) -> None:
-            super().send_task_result(*args, **kwargs)
             worker = _scene.current_worker()
-            if worker is not None:
-                worker.answered = True
+            if worker is None:
+                super().send_task_result(*args, **kwargs)
+                return
+            # Before the result is out: whoever reads it may end the run, and with it this worker, in the next moment.
+            worker.answered = True
+            try:
+                super().send_task_result(*args, **kwargs)
+            except BaseException:  # whatever it was, the answer is not out
+                worker.answered = False
+                raise
 
         def put(self, item: Any) -> None:
             self._items.put(pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL))

@@ -112,6 +112,7 @@ def staged(
         _stage.passed(config, stop=scene.stop, wait=wait, ours=ours),
         _scene.enter(scene),
         ssh.kept(scene.ident),
+        modules.kept() as scene.hearths,
     ):
         forget = scene.stop.listen(_worker.on_stop(scene))
         try:

@@ -17,7 +17,15 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any
 
-from forkless._errors import ConflictError, JobError, SpecError, StoreError, UnsupportedError
+from forkless._errors import (
+    ConflictError,
+    JobChangedError,
+    JobError,
+    JobLostError,
+    SpecError,
+    StoreError,
+    UnsupportedError,
+)
 from forkless.jobs import _owner
 from forkless.jobs._names import segment
 from forkless.jobs._record import CLAIMED, FORGOTTEN, SAVED, Key, Record, moment, parse, stamp
@@ -79,6 +87,13 @@ class JobBook:
             names = ", ".join(sorted(record.key.playbook_name for record in nested))
             raise JobError(f"{key} is kept for several playbooks ({names}); say which one by its playbook name.")
         return nested[0] if nested else None
+
+    def known(self, key: Key) -> Record:
+        """The record of a started job that must be there; JobLostError if it is not."""
+        found = self.find(key)
+        if found is None:
+            raise JobLostError(f"there is no record of {key} in {self.store.url}.")
+        return found
 
     def _started(self, stem: str, key: Key | None) -> Record | None:
         record = self._read(stem, key)
@@ -274,7 +289,7 @@ class JobBook:
         return self._append(new, old)
 
     def forget(self, record: Record) -> None:
-        """Free the name, if the record is still the one that was seen; ConflictError if not."""
+        """Free the name, if the record is still the one that was seen; JobChangedError if not."""
         gone = record.followed_by(
             state=FORGOTTEN,
             ansible_job_id="",
@@ -288,7 +303,7 @@ class JobBook:
         if _same(own[1], record):
             self.store.append(own[0], record.revision + 1, gone.body(record.revision + 1))
         elif not any(_same(there, record) for _, there in other):
-            raise ConflictError(f"{record.key} was changed by another controller meanwhile; nothing was removed.")
+            raise JobChangedError(f"{record.key} was changed by another controller meanwhile; nothing was removed.")
         for stem, there in other:
             # A hand-written role's record of the same name would come to light again; it goes, too.
             if there is not None and there.state == SAVED:

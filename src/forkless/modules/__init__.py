@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-How a module gets run: here, in this process, where no program can be started or when that was asked for.
+How a module gets run: in an interpreter that is kept warm on its host (`_warm`), or here, in this process, where no program can be
+started or when that was asked for.
 
 `STAND_INS` is what must be in place for it, as (site, why, stand-in, minors, optional); the threads engine makes them seams of its own.
 `installed()` puts them in for people without an engine:
@@ -21,18 +22,35 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from forkless._errors import SpecError
-from forkless.modules import _action, _execute, _source, _stand_ins
+from forkless.modules import _action, _execute, _nearby, _source, _stand_ins, _warm
 from forkless.modules._action import MODE
 from forkless.modules._execute import Done, execute, wire_arguments
+from forkless.modules._keep import KEEP, kept
+from forkless.modules._place import has_own_folder
 from forkless.modules._source import VIEWS
+from forkless.modules._warm import REACH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["MODE", "MODES", "STAND_INS", "VIEWS", "Done", "execute", "installed", "run", "wire_arguments"]
+__all__ = [
+    "KEEP",
+    "MODE",
+    "MODES",
+    "REACH",
+    "STAND_INS",
+    "VIEWS",
+    "Done",
+    "execute",
+    "has_own_folder",
+    "installed",
+    "kept",
+    "run",
+    "wire_arguments",
+]
 
-MODES = ("auto", "in-process", "process")
-STAND_INS = (*_stand_ins.STAND_INS, *_action.STAND_INS)
+MODES = ("auto", "warm", "cold", "in-process")
+STAND_INS = (*_stand_ins.STAND_INS, *_action.STAND_INS, *_warm.STAND_INS, *_nearby.STAND_INS)
 
 _NOTHING = object()
 

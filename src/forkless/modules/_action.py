@@ -23,8 +23,8 @@ from forkless.modules import _execute, _source
 
 __all__ = ["MODE", "STAND_INS", "Payload"]
 
-# How modules for the local connection are run, by the run that the thread works for: "auto" is in this process where no
-# program can be started, "in-process" is here wherever it is possible, "process" is Ansible's own way.
+# How modules are run, by the run that the thread works for: "auto" is warm, and in this process where no program can be started;
+# "warm" the same; "in-process" is here wherever it is possible, "cold" is Ansible's own way.
 MODE: contextvars.ContextVar[str] = contextvars.ContextVar("forkless.modules.mode", default="auto")
 
 ACTION = "ansible.plugins.action:ActionBase"
@@ -54,7 +54,7 @@ def _is_local(action: Any) -> bool:
 def here(action: Any) -> bool:
     """Whether this action's modules are run in this process."""
     mode = MODE.get()
-    if mode == "process" or not _is_local(action):
+    if mode == "cold" or not _is_local(action):
         return False
     if not _platform.can_exec():
         return True
@@ -187,7 +187,7 @@ def make_tmp_path(original: Any, _site: str) -> Any:
         if not here(self):
             return original(self, remote_user)
         shell = self._connection._shell
-        above = _expand(self.get_shell_option("remote_tmp", default="~/.ansible/tmp"))
+        above = _expand_for(self, self.get_shell_option("remote_tmp", default="~/.ansible/tmp"))
         path = os.path.join(above, shell._generate_temp_dir_name())
         os.makedirs(above, mode=0o700, exist_ok=True)
         os.mkdir(path, 0o700)
@@ -221,12 +221,24 @@ def _expand(path: str) -> str:
     return (tempfile.gettempdir() if home == "~" else home) + path[1:]
 
 
+def _expand_for(action: Any, path: str) -> str:
+    """
+    ~ as Ansible's actions have it: they ask a shell for ~user, which is the passwd entry's home, whatever HOME says.
+
+    Where the entry names a folder that is not there for us (an app, a function in a cloud), HOME has to do. Modules
+    themselves go by HOME in any case, as they do in a process of their own.
+    """
+    user = action._get_remote_user() if path == "~" or path.startswith("~/") else None
+    home = os.path.expanduser(f"~{user}") if user else "~"
+    return home + path[1:] if not home.startswith("~") and os.access(home, os.W_OK) else _expand(path)
+
+
 def remote_expand_user(original: Any, _site: str) -> Any:
     @functools.wraps(original)
     def stand_in(self: Any, path: str, sudoable: bool = True, pathsep: Any = None) -> Any:
         if not here(self):
             return original(self, path, sudoable, pathsep)
-        return _expand(path)
+        return _expand_for(self, path)
 
     return stand_in
 

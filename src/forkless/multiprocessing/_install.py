@@ -168,6 +168,10 @@ def _thread_seams() -> list[Seam]:
         Seam(executor, "_system_limited", None, "likewise"),
         Seam(managers, "signal", by.View(signal, signal=_signal), "only the main thread may set signal handlers"),
         Seam(queues.SimpleQueue, "get", _queues.get(queues.SimpleQueue.get), "the stdlib's knows no time limit"),
+        Seam(
+            queues.Queue, "__init__", _queues.init(queues.Queue.__init__), "messages stay in memory: a shelf for them"
+        ),
+        Seam(queues.Queue, "_reset", _queues.reset(vars(queues.Queue)["_reset"]), "every twin finds that shelf"),
         Seam(heap, "rebuild_arena", _handover.rebuild_arena, "leaves its descriptor to the end of the process"),
         *_manager_seams(managers, _managers),
     ]

@@ -44,7 +44,7 @@ def sew(seams: list[Seam]) -> Undo:
     try:
         for seam in seams:
             undo.replace(seam)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: half of the seams is worse than none
         undo.undo()
         raise
     return undo

@@ -35,6 +35,9 @@ class _Semaphore:
     is awake already may be faster than the one whose turn it is, and often is.
     """
 
+    # Of a queue's lock: the messages on their way. Whoever has this semaphore in common has them in common too.
+    shelf: Any = None
+
     def __init__(self, value: int) -> None:
         self._value = value
         self._turns: collections.deque[_thread.LockType] = collections.deque()

@@ -82,7 +82,7 @@ class SpawnPopen(Popen):
         try:
             parcel = _handover.by_copy(process, self)
             self._start_thread(process.name, lambda: self._receive(parcel, held))
-        except BaseException:
+        except BaseException:  # whatever a __reduce__ raises, or Ctrl-C: there is no child to take its descriptors
             _handover.Duplicate.drop_unclaimed(self.life)
             raise
 

@@ -31,7 +31,7 @@ async def open_connection(settings: Settings) -> tuple[Any, list[Any]]:
             tunnel, chain = await open_connection(settings.through)
             chain.insert(0, tunnel)
         return await _login(settings, tunnel), chain
-    except BaseException:
+    except BaseException:  # cancelled as well as failed: the connections it would have run through are closed
         for jump in chain:
             jump.abort()
         raise

@@ -55,7 +55,7 @@ class Loop:
                 except concurrent.futures.TimeoutError:
                     if future.done():
                         raise
-        except BaseException:
+        except BaseException:  # a stopped worker and Ctrl-C are no Exceptions, and nobody waits for the work any more
             if not future.done():
                 future.cancel()
             raise

@@ -13,18 +13,20 @@ import contextlib
 import contextvars
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from forkless.ssh._host import Host
 from forkless.ssh._loop import Loop
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Coroutine, Hashable, Iterator
 
     from forkless.ssh._command import Become, Done
     from forkless.ssh._settings import Settings
 
 __all__ = ["RUN", "Link", "close_all", "kept", "reset"]
+
+T = TypeVar("T")
 
 # The run that the current thread works for. An engine sets it in each of its workers; nobody else does.
 RUN: contextvars.ContextVar[Hashable | None] = contextvars.ContextVar("forkless.ssh.run", default=None)
@@ -45,6 +47,14 @@ class _Pool:
                 self.loop, self.hosts = Loop(), {}
             self.busy += 1
             return self.loop
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` on the loop and wait for it; the loop is there for as long as that takes."""
+        loop = self.enter()
+        try:
+            return loop.call(work)
+        finally:
+            self.leave()
 
     def leave(self) -> None:
         with self.lock:
@@ -93,11 +103,11 @@ class Link:
             host = await self._host()
             try:
                 await host.connection(attempts)
-            except BaseException:
+            except BaseException:  # cancelled as well as failed: a host nobody got is not kept open for him
                 await self._let_go()
                 raise
 
-        self._call(work())
+        _pool.call(work())
 
     def execute(
         self,
@@ -117,27 +127,19 @@ class Link:
                 attempts=attempts,
             )  # fmt: skip
 
-        done: Done = self._call(work())
-        return done
+        return _pool.call(work())
 
     def put(self, source: str, target: str, *, method: str = "smart", attempts: int = 1) -> None:
         async def work() -> None:
             await (await self._host()).files.put(source, target, method, attempts)
 
-        self._call(work())
+        _pool.call(work())
 
     def fetch(self, source: str, target: str, *, method: str = "smart", attempts: int = 1) -> None:
         async def work() -> None:
             await (await self._host()).files.fetch(source, target, method, attempts)
 
-        self._call(work())
-
-    def _call(self, work: Any) -> Any:
-        loop = _pool.enter()
-        try:
-            return loop.call(work)
-        finally:
-            _pool.leave()
+        _pool.call(work())
 
     async def _let_go(self) -> None:
         host = _pool.hosts.get(self._key)
@@ -151,7 +153,7 @@ class Link:
 
     def close(self) -> None:
         if self._held and _pool.loop is not None:
-            self._call(self._let_go())
+            _pool.call(self._let_go())
 
     def reset(self) -> None:
         """End the connection itself, for everyone; the next command opens a fresh one (meta: reset_connection)."""
@@ -163,7 +165,7 @@ class Link:
                 await host.close()
 
         if _pool.loop is not None:
-            self._call(work())
+            _pool.call(work())
 
 
 def reset(settings: Settings) -> None:
@@ -196,8 +198,4 @@ def close_all(run: Hashable) -> None:
     _pool.kept.discard(run)
     if _pool.loop is None:
         return
-    loop = _pool.enter()
-    try:
-        loop.call(work())
-    finally:
-        _pool.leave()
+    _pool.call(work())

@@ -7,8 +7,10 @@ from __future__ import annotations
 import json
 import re
 
+import yaml
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
+from ansible_collections.forkless.core.plugins.modules.async_job import DOCUMENTATION
 
 MISSING = ""
 try:
@@ -20,31 +22,10 @@ except ImportError as error:
 
 # A job's own async folder, below the configured one; as forkless.jobs.slot_of makes it.
 SLOT = re.compile(r"/forkless/[0-9a-f]{24}/(open|c-[0-9a-f]+)/?$")
-ENDED = ("done", "failed", "killed", "timed_out", "dead", "lost")
-
+# What the module's documentation says it takes is what it takes.
 SPEC = {
-    "op": {"type": "str", "required": True, "choices": ["load", "save", "status", "list", "cleanup", "kill", "output"]},
-    "job_name": {"type": "str", "default": ""},
-    "ansible_job_id": {"type": "str", "default": ""},
-    "host": {"type": "str", "default": ""},
-    "playbook_name": {"type": "str", "default": ""},
-    "backend": {"type": "str", "default": "file:"},
-    "state_dir": {"type": "str", "default": ".ansible_async_state"},
-    "metadata": {"type": "dict", "default": {}},
-    "async_dir": {"type": "str", "default": ""},
-    "claim": {"type": "bool", "default": False},
-    "claim_lease": {"type": "float", "default": 120.0},
-    "claim_wait": {"type": "float"},
-    "adopt": {"type": "str", "default": "any", "choices": ["any", "running", "none"]},
-    "forget": {"type": "list", "elements": "str", "default": [], "choices": list(ENDED)},
-    "states": {"type": "list", "elements": "str", "default": list(ENDED), "choices": list(ENDED)},
-    "older_than": {"type": "float", "default": 0.0},
-    "lines": {"type": "int", "default": 20},
-    "signal": {"type": "int", "default": 15},
-    "grace": {"type": "float", "default": 10.0},
-    "path": {"type": "str", "default": ""},
-    "offset": {"type": "int", "default": 0},
-    "limit": {"type": "int", "default": 1000000},
+    name: {word: value for word, value in option.items() if word != "description"}
+    for name, option in yaml.safe_load(DOCUMENTATION)["options"].items()
 }
 
 
@@ -176,7 +157,7 @@ class ActionModule(ActionBase):
         return {"changed": False, "jobs": [record.shown() for record in records], "warnings": problems}
 
     def _kill(self, asked):
-        record = self._required(asked)
+        record = self._book.known(self._key(asked))
         seen = self._probe(
             op="kill",
             jid=record.ansible_job_id,
@@ -189,7 +170,7 @@ class ActionModule(ActionBase):
         return {"changed": seen["changed"], "job": seen["job"], "seen": seen["seen"], "host": record.key.host}
 
     def _output(self, asked):
-        record = self._required(asked)
+        record = self._book.known(self._key(asked))
         seen = self._probe(
             op="output",
             jid=record.ansible_job_id,
@@ -283,13 +264,6 @@ class ActionModule(ActionBase):
             process=record.process,
             lines=asked["lines"],
         )["job"]
-
-    def _required(self, asked):
-        key = self._key(asked)
-        record = self._book.find(key)
-        if record is None:
-            raise AnsibleError("there is no record of %s in %s." % (key, self._book.store.url))
-        return record
 
     def _no_job(self, newest):
         state = "claimed" if newest is not None and newest.state == forkless_jobs.CLAIMED else "unknown"

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+The live view on a terminal: what Ansible prints scrolls by as ever, and a panel stays below it.
+
+The text goes out as it came, byte for byte; only the panel is drawn by us, and taken away again before the next text. So
+nothing that a play says is lost, and what is left on the screen afterwards is what a plain run would have left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forkless.cli._panel import Panel
+
+__all__ = ["Screen"]
+
+# How often the panel is drawn anew, and how soon text is shown.
+EVERY = 0.125
+_ERASE = "\r\x1b[J"
+
+
+class Screen:
+    """A text stream for the run's output, and the panel below it. A thread draws; `close()` takes the panel away for good."""
+
+    def __init__(self, panel: Panel, out: Any = None) -> None:
+        self._panel = panel
+        self._out = out or sys.stdout
+        self.encoding = self._out.encoding
+        self.errors = self._out.errors
+        # Guards the fields below, and the terminal: whoever writes to it holds this.
+        self._lock = threading.RLock()
+        self._pending: list[str] = []
+        self._painted = 0
+        self._fresh_line = True
+        self._begun = False
+        self._away = 0
+        self._woken = threading.Event()
+        self._over = False
+        self._thread = threading.Thread(target=self._draw, name="forkless-live-view", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def begin(self) -> None:
+        """From now on there is something to show. Before, passwords may be asked for."""
+        self._begun = True
+
+    def close(self) -> None:
+        self._over = True
+        self._woken.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._lock:
+            self._paint(panel=False)
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """No panel while someone types, or while another writes to the terminal."""
+        with self._lock:
+            self._away += 1
+            self._paint(panel=False)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._away -= 1
+                self._fresh_line = True
+
+    # -- the stream ------------------------------------------------------------------------------------------------
+
+    def write(self, text: str) -> int:
+        with self._lock:
+            self._pending.append(text)
+            if self._away or self._over:
+                self._paint(panel=False)
+        self._woken.set()
+        return len(text)
+
+    def flush(self) -> None:
+        """Text is shown within a moment; who needs it at once says `away()`."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        number: int = self._out.fileno()
+        return number
+
+    @property
+    def buffer(self) -> Any:
+        return self._out.buffer
+
+    def reconfigure(self, **how: Any) -> None:
+        self._out.reconfigure(**how)
+        self.encoding, self.errors = self._out.encoding, self._out.errors
+
+    # -- drawing ---------------------------------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        while not self._over:
+            # Text wakes us, the clock does too; and then a moment is waited, so that much text is one drawing.
+            self._woken.wait(EVERY)
+            self._woken.clear()
+            with self._lock:
+                if self._over:
+                    return
+                if not self._away:
+                    self._paint(panel=self._begun)
+            threading.Event().wait(EVERY / 2)
+
+    def _paint(self, *, panel: bool) -> None:
+        text = "".join(self._pending)
+        self._pending.clear()
+        pieces = []
+        if self._painted:
+            pieces.append((f"\x1b[{self._painted - 1}A" if self._painted > 1 else "") + _ERASE)
+            self._painted = 0
+        if text:
+            pieces.append(text)
+            self._fresh_line = text.endswith("\n")
+        if panel and self._fresh_line:
+            drawn, self._painted = self._drawn()
+            pieces.append(drawn)
+        if pieces:
+            # A reader that is gone must not end the run: stock goes on as well, and says nothing.
+            with contextlib.suppress(BrokenPipeError, OSError):
+                self._out.write("".join(pieces))
+                self._out.flush()
+
+    def _drawn(self) -> tuple[str, int]:
+        try:
+            width, height = os.get_terminal_size(self._out.fileno())
+        except OSError:
+            width, height = 80, 24
+        if width < 20 or height < 8:
+            return "", 0
+        room = max(4, min(16, height // 2 - 1))
+        made = self._panel.lines(width - 1, room)
+        text = io.StringIO()
+        console = Console(
+            file=text,
+            width=width,
+            force_terminal=True,
+            no_color=bool(os.environ.get("NO_COLOR") or os.environ.get("ANSIBLE_NOCOLOR")),
+            highlight=False,
+            legacy_windows=False,
+            color_system="standard",
+        )
+        for number, line in enumerate(made):
+            console.print(line, end="\n" if number + 1 < len(made) else "", soft_wrap=True)
+        drawn = text.getvalue().encode(self.encoding, "replace").decode(self.encoding)
+        return drawn, len(made)

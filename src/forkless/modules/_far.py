@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+The far side of warm modules: one clean interpreter with one thread, which runs each module in a fork of itself.
+
+Its text travels over the wire and is never installed, so it needs nothing but a stdlib of 3.8. It is started by the very command
+that would start a module (same shell, same user, same environment), and what it forks is what that command would have become:
+a session of its own, its own folder, environment and streams. Sources come by content; ansible-core's own module_utils are
+imported before the fork, everything else after it. It ends when its input does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import marshal
+import os
+import pwd
+import runpy
+import select
+import shutil
+import signal
+import site
+import stat
+import struct
+import sys
+import tempfile
+import threading
+import time
+import zipfile
+import zlib
+from typing import Any, Dict, List, Optional, Tuple
+
+HEAD = struct.Struct(">IIc")  # length of the body, number of the task, kind
+MAGIC = b"\0\0forkless-warm\0"
+ROOT = "/tmp/ansible_warm_payload.zip"  # noqa: S108  # never opened: the name that sources have in tracebacks
+INSIST = 0.3  # seconds between SIGTERM and SIGKILL
+
+# What a login reads: changed by one task, it must be seen by the next.
+LOGIN = (
+    "/etc/environment", "/etc/security/pam_env.conf", "/etc/profile", "/etc/bash.bashrc", "/etc/bashrc", "/etc/zshenv",
+    "~/.pam_environment", "~/.ssh/environment", "~/.ssh/rc", "~/.bashrc", "~/.bash_profile", "~/.profile", "~/.zshenv",
+)  # fmt: skip
+
+
+class Source:
+    """One file of a module's payload: where it lies in it, its text (packed) and its code."""
+
+    def __init__(self, path: str, text: bytes, code: Any) -> None:
+        self.path, self.text, self._code = path, text, code
+
+    def source(self) -> str:
+        return importlib.util.decode_source(zlib.decompress(self.text))
+
+    def code(self) -> Any:
+        if self._code is None:
+            self._code = compile(zlib.decompress(self.text), ROOT + "/" + self.path, "exec", dont_inherit=True)
+        elif isinstance(self._code, bytes):
+            self._code = marshal.loads(zlib.decompress(self._code))  # noqa: S302  # from who may run code here anyway
+        return self._code
+
+
+class Loader:
+    def __init__(self, name: str, source: Source, package: bool) -> None:
+        self.name, self._source, self._package = name, source, package
+
+    def create_module(self, spec: Any) -> None:
+        return None
+
+    def exec_module(self, module: Any) -> None:
+        exec(self._source.code(), module.__dict__)  # noqa: S102  # that is what a loader does
+
+    def get_code(self, name: str) -> Any:
+        return self._source.code()
+
+    def get_source(self, name: str) -> str:
+        return self._source.source()
+
+    def is_package(self, name: str) -> bool:
+        return self._package
+
+
+class Finder:
+    """Answers for the files of one payload, in the place of the archive that would be first in sys.path."""
+
+    def __init__(self) -> None:
+        self.files: Dict[str, Tuple[bool, str, Source]] = {}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        found = self.files.get(name)
+        if found is None:
+            return None
+        package, _, source = found
+        origin = ROOT + "/" + source.path
+        loader: Any = Loader(name, source, package)
+        spec = importlib.machinery.ModuleSpec(name, loader, origin=origin, is_package=package)
+        spec.has_location = True
+        if package:
+            spec.submodule_search_locations = [os.path.dirname(origin)]
+        return spec
+
+    def invalidate_caches(self) -> None:
+        """Nothing is looked up twice."""
+
+
+class Task:
+    def __init__(self, number: int, pid: int, out: int, err: int) -> None:
+        self.number, self.pid = number, pid
+        self.pipes = {out: b"O", err: b"E"}
+        self.kill_at: Optional[float] = None
+        self.killed = False
+
+
+def ours(name: str) -> bool:
+    return name in ("ansible", "ansible_collections") or name.startswith(("ansible.", "ansible_collections."))
+
+
+class Far:
+    def __init__(self, inp: int, out: int, ask_groups: bool) -> None:
+        self.inp, self.out = inp, out
+        self.poll = select.poll()
+        self.tasks: Dict[int, Task] = {}
+        self.sources: Dict[str, Source] = {}
+        self.payloads: Dict[str, Dict[str, Any]] = {}
+        self.finder = Finder()
+        self.loaded: Dict[str, str] = {}
+        self.ask_groups = ask_groups
+        self.cwd = self._cwd()
+        self.places = self._places()
+        self.seen = self.look()
+
+    @staticmethod
+    def _cwd() -> Optional[str]:
+        try:
+            return os.getcwd()
+        except OSError:
+            return None
+
+    @staticmethod
+    def _places() -> List[str]:
+        places = [sys.executable, os.__file__]
+        with contextlib.suppress(Exception):
+            places += site.getsitepackages()
+        with contextlib.suppress(Exception):
+            places.append(site.getusersitepackages())
+        return [os.path.expanduser(place) for place in (*places, *LOGIN) if place]
+
+    def look(self) -> Any:
+        """What a fresh interpreter would find: if any of it has changed, this one is too old to be forked."""
+        seen: List[Any] = []
+        for place in self.places:
+            try:
+                found = os.stat(place)
+                seen.append((found.st_mtime_ns, found.st_ino))
+            except OSError:
+                seen.append(None)
+        if self.ask_groups:
+            try:
+                user = pwd.getpwuid(os.geteuid())
+                seen.append((tuple(user), sorted(os.getgrouplist(user.pw_name, user.pw_gid))))
+            except (KeyError, OSError):
+                seen.append(None)
+        return seen
+
+    # -- the wire
+
+    def say(self, kind: bytes, number: int = 0, body: bytes = b"") -> None:
+        left = memoryview(HEAD.pack(len(body), number, kind) + body)
+        while left:
+            left = left[os.write(self.out, left) :]
+
+    def serve(self) -> None:
+        self.poll.register(self.inp, select.POLLIN)
+        waiting = bytearray()
+        while True:
+            leaving = [task for task in self.tasks.values() if not task.pipes or task.kill_at is not None]
+            for fd, _ in self.poll.poll(20 if leaving else None):
+                if fd == self.inp:
+                    chunk = os.read(fd, 1 << 20)
+                    if not chunk:
+                        return
+                    waiting += chunk
+                    while len(waiting) >= HEAD.size:
+                        length, number, kind = HEAD.unpack_from(waiting)
+                        if len(waiting) < HEAD.size + length:
+                            break
+                        body = bytes(waiting[HEAD.size : HEAD.size + length])
+                        del waiting[: HEAD.size + length]
+                        self.hear(kind, number, body)
+                else:
+                    self.relay(fd)
+            self.reap()
+
+    def hear(self, kind: bytes, number: int, body: bytes) -> None:
+        if kind == b"F":
+            self.take_files(body)
+        elif kind == b"P":
+            order = json.loads(body)
+            self.payloads[order["digest"]] = {
+                name: (bool(package), key, self.sources[key]) for name, package, key in order["files"]
+            }
+            self.warm_up(self.payloads[order["digest"]], order["core"])
+        elif kind == b"R":
+            self.run(number, json.loads(body))
+        elif kind == b"K" and number in self.tasks:
+            task = self.tasks[number]
+            self.kill(task, signal.SIGTERM)
+            task.kill_at = time.monotonic() + INSIST
+
+    def take_files(self, body: bytes) -> None:
+        line, _, rest = body.partition(b"\n")
+        at = 0
+        for key, path, text, code in json.loads(line):
+            packed = rest[at + text : at + text + code] or None
+            self.sources[key] = Source(path, rest[at : at + text], packed)
+            at += text + code
+
+    def relay(self, fd: int) -> None:
+        task = next(one for one in self.tasks.values() if fd in one.pipes)
+        chunk = os.read(fd, 1 << 18)
+        if chunk:
+            self.say(task.pipes[fd], task.number, chunk)
+        else:
+            self.drop(task, fd)
+
+    def drop(self, task: Task, fd: int) -> None:
+        self.poll.unregister(fd)
+        os.close(fd)
+        del task.pipes[fd]
+
+    def kill(self, task: Task, number: int) -> None:
+        try:
+            os.killpg(task.pid, number)
+        except OSError:  # not yet the leader of its group, or gone
+            with contextlib.suppress(OSError):
+                os.kill(task.pid, number)
+
+    def reap(self) -> None:
+        """A task is over when it has ended and nobody holds its streams any more; so it is for who starts a program."""
+        for task in list(self.tasks.values()):
+            if task.kill_at is not None and time.monotonic() >= task.kill_at:
+                self.kill(task, signal.SIGKILL)
+                task.kill_at, task.killed = None, True
+                for fd in list(task.pipes):  # who left the group keeps its life, but is not listened to
+                    self.drop(task, fd)
+            if task.pipes:
+                continue
+            pid, status = os.waitpid(task.pid, os.WNOHANG)
+            if pid:
+                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                del self.tasks[task.number]
+                self.say(b"X", task.number, str(code).encode())
+
+    # -- before the fork
+
+    def warm_up(self, files: Dict[str, Any], core: List[str]) -> None:
+        """Import what is ansible-core's own. What says something while it is imported is left to the module."""
+        if any(self.loaded.get(name, files[name][1]) != files[name][1] for name in files):
+            return
+        self.finder.files = files
+        for name in core:
+            if name in sys.modules:
+                continue
+            before, said = set(sys.modules), self.said()
+            try:
+                importlib.import_module(name)
+                quiet = self.said() == said and threading.active_count() == 1
+            except BaseException:  # noqa: BLE001  # the module will meet it again, and say so
+                quiet = False
+            if not quiet:
+                for new in set(sys.modules) - before:
+                    if ours(new):
+                        self.forget(new)
+                self.unsay(said)
+        for name in filter(ours, list(sys.modules)):
+            self.loaded.setdefault(name, files[name][1] if name in files else "")
+        gc.collect()
+        gc.freeze()  # what is here now is never looked at again by a collector: fewer pages are copied, and exits are quick
+
+    @staticmethod
+    def said() -> Tuple[int, int]:
+        notes: Any = sys.modules.get("ansible.module_utils.common.warnings")
+        return (len(notes._global_warnings), len(notes._global_deprecations)) if notes else (0, 0)
+
+    @staticmethod
+    def unsay(said: Tuple[int, int]) -> None:
+        notes: Any = sys.modules.get("ansible.module_utils.common.warnings")
+        for kept, count in zip((notes._global_warnings, notes._global_deprecations) if notes else (), said):
+            while len(kept) > count:
+                kept.popitem() if isinstance(kept, dict) else kept.pop()
+
+    @staticmethod
+    def forget(name: str) -> None:
+        sys.modules.pop(name, None)
+        above, _, leaf = name.rpartition(".")
+        if above in sys.modules:
+            sys.modules[above].__dict__.pop(leaf, None)
+
+    def run(self, number: int, order: Dict[str, Any]) -> None:
+        files = self.payloads.get(order["digest"])
+        cwd = order["cwd"] or self.cwd
+        if files is None or self.look() != self.seen or (cwd and not self.there(cwd)):
+            self.say(b"N", number, b"stale")
+            return
+        try:
+            out, out_end = os.pipe()
+            err, err_end = os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            self.say(b"N", number, str(error).encode())
+            return
+        if pid == 0:
+            self.become_the_module(order, files, cwd, out_end, err_end)
+        os.close(out_end)
+        os.close(err_end)
+        self.tasks[number] = Task(number, pid, out, err)
+        self.poll.register(out, select.POLLIN | select.POLLHUP)
+        self.poll.register(err, select.POLLIN | select.POLLHUP)
+        self.say(b"S", number)
+
+    @staticmethod
+    def there(cwd: str) -> bool:
+        try:
+            return stat.S_ISDIR(os.stat(cwd).st_mode)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # who may not look at it may still have been put into it
+
+    # -- after the fork
+
+    def become_the_module(self, order: Dict[str, Any], files: Dict[str, Any], cwd: Optional[str], out: int, err: int) -> None:
+        code = 1
+        try:
+            os.setsid()
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            for fd in (out, err, self.inp, self.out, *(fd for task in self.tasks.values() for fd in task.pipes)):
+                if fd > 2:
+                    os.close(fd)
+            self.tasks.clear()
+            if cwd:
+                with contextlib.suppress(OSError):
+                    os.chdir(cwd)
+            if order["cwd"] and "PWD" in os.environ:
+                os.environ["PWD"] = order["cwd"]
+            os.environ.update(order["environ"])
+            time.tzset()
+            tempfile.tempdir = None
+            importlib.invalidate_caches()
+            limit(order["rlimit"])
+            self.fit(files)
+            code = call(order, files)
+        except BaseException:  # noqa: BLE001  # nothing may come back into the loop of the parent
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        leave(code)
+
+    def fit(self, files: Dict[str, Any]) -> None:
+        """Leave in sys.modules only what this payload has, as it has it."""
+        there = [name for name in sys.modules if ours(name)]
+        other = any(name in files and self.loaded.get(name) != files[name][1] for name in there)
+        for name in there:
+            if other or name not in files:
+                self.forget(name)
+        self.finder.files = files
+
+
+def limit(number: int) -> None:
+    if number:
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if min(hard, number) != soft:
+            with contextlib.suppress(ValueError):  # some systems lie about their hard limit
+                resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, number), hard))
+
+
+def call(order: Dict[str, Any], files: Dict[str, Any]) -> int:
+    """Run the module as the wrapper that Ansible sends would. Returns what the interpreter would exit with."""
+    sys.argv = [""]
+    place, folder = ROOT, None
+    try:
+        if "ansible.module_utils.common.respawn" in files:  # may start itself again, from the archive
+            folder = os.path.realpath(tempfile.mkdtemp(prefix="ansible_" + order["module"] + "_payload_"))
+            place = os.path.join(folder, "ansible_" + order["module"] + "_payload.zip")
+            archive(place, files)
+        start(order, files, place)
+    except SystemExit as leaving:
+        if leaving.code is None:
+            return 0
+        if isinstance(leaving.code, int):
+            return leaving.code & 0xFF
+        print(leaving.code, file=sys.stderr)
+        return 1
+    except BaseException as error:  # noqa: BLE001  # as the interpreter does
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals.get("__name__") == __name__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error, trace)
+        return 1
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def start(order: Dict[str, Any], files: Dict[str, Any], place: str) -> None:
+    params, name = order["params"].encode(), order["fqn"]
+    if "ansible.module_utils._internal._ansiballz._loader" in files:
+        loader = importlib.import_module("ansible.module_utils._internal._ansiballz._loader")
+        loader.run_module(
+            json_params=params, profile=order["profile"], module_fqn=name, modlib_path=place, extensions={}
+        )
+        return
+    basic: Any = importlib.import_module("ansible.module_utils.basic")
+    basic._ANSIBLE_ARGS = params
+    runpy.run_module(name, {"_module_fqn": name, "_modlib_path": place}, "__main__", alter_sys=True)
+    print('{"msg": "New-style module did not handle its own exit", "failed": true}')
+    sys.exit(1)
+
+
+def archive(place: str, files: Dict[str, Any]) -> None:
+    with zipfile.ZipFile(place, "w") as file:
+        for _, _, source in files.values():
+            file.writestr(zipfile.ZipInfo(source.path), zlib.decompress(source.text))
+        file.writestr(zipfile.ZipInfo("sitecustomize.py"), 'import sys\nsys.path.insert(0, "%s")\n' % place)
+
+
+def leave(code: int) -> None:
+    """The end of an interpreter, without the long taking apart of what the parent still has."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        gc.collect()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+    except BaseException:  # noqa: BLE001  # as an interpreter that cannot flush
+        code = code or 120
+    finally:
+        os._exit(code)
+
+
+def main(ask_groups: bool) -> None:
+    inp, out = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    if null > 2:
+        os.close(null)
+    sys.path[:] = [path for path in sys.path if path not in ("", ".")]
+    far = Far(inp, out, ask_groups)
+    sys.meta_path.insert(0, far.finder)  # type: ignore[arg-type]
+    hello = {"pid": os.getpid(), "magic": importlib.util.MAGIC_NUMBER.hex(), "python": sys.version.split()[0]}
+    os.write(out, MAGIC)
+    far.say(b"H", 0, json.dumps(hello).encode())
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        far.serve()
+    os._exit(0)

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+A hearth: one interpreter that is kept warm on a host, seen from here.
+
+`_far` is what runs there. A line carries bytes to it and back; which one (a child's pipes, a channel of SSH) is nobody's business here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import itertools
+import json
+import threading
+import time
+import zlib
+from typing import TYPE_CHECKING, Any, Protocol
+
+from forkless.modules import _far
+from forkless.modules._payload import MAGIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forkless.modules._payload import Manifest, Wrapped
+
+__all__ = ["BOOT", "Hearth", "Line", "LostError", "NotStartedError", "boot_text"]
+
+# Reads exactly so many bytes, so that what follows them is still there; then becomes what they say.
+BOOT = (
+    "import os,sys,zlib;r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
+    'exec(zlib.decompress(r({length})),dict(__name__="forkless_far"))'
+)
+
+
+def boot_text(*, ask_groups: bool) -> bytes:
+    source = importlib.resources.files("forkless.modules").joinpath("_far.py").read_bytes()
+    return zlib.compress(source + f"\nmain({ask_groups})\n".encode(), 9)
+
+
+class NotStartedError(Exception):
+    """The module was not started, surely: it may be run another way."""
+
+
+class LostError(Exception):
+    """The interpreter went away while a module may have run."""
+
+
+class Line(Protocol):
+    def send(self, data: bytes) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Call:
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+        self.err: list[bytes] = []
+        self.rc: int | None = None
+        self.refused: str | None = None
+        self.over = threading.Event()
+
+
+class Hearth:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.python = ""
+        self.used = time.monotonic()
+        self.ready = threading.Event()
+        self.lost = False
+        self._closing = False
+        self._line: Line | None = None
+        self._same_python = False
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, _Call] = {}
+        self._sent: set[str] = set()
+        # Guards what is sent: a frame goes out whole, and the pieces of a payload before the order that needs them.
+        self._sending = threading.Lock()
+        self._heard = bytearray()
+        self._greeted = False
+
+    # -- what the line calls, on a thread of its own
+
+    def feed(self, data: bytes) -> None:
+        self._heard += data
+        if not self._greeted:
+            at = self._heard.find(_far.MAGIC)
+            if at < 0:
+                return
+            del self._heard[: at + len(_far.MAGIC)]
+            self._greeted = True
+        heard, at = self._heard, 0
+        while len(heard) - at >= _far.HEAD.size:
+            length, number, kind = _far.HEAD.unpack_from(heard, at)
+            end = at + _far.HEAD.size + length
+            if len(heard) < end:
+                break
+            self._hear(kind, number, bytes(heard[at + _far.HEAD.size : end]))
+            at = end
+        del heard[:at]
+
+    def gone(self) -> None:
+        self.lost = True
+        self.ready.set()
+        for call in list(self._calls.values()):
+            call.over.set()
+
+    def _hear(self, kind: bytes, number: int, body: bytes) -> None:
+        if kind == b"H":
+            hello = json.loads(body)
+            self.python = hello["python"]
+            self._same_python = hello["magic"] == MAGIC
+            self.ready.set()
+            return
+        call = self._calls.get(number)
+        if call is None:
+            return  # of a task that was given up
+        if kind == b"O":
+            call.out.append(body)
+        elif kind == b"E":
+            call.err.append(body)
+        elif kind == b"N":
+            call.refused = body.decode(errors="replace")
+            call.over.set()
+        elif kind == b"X":
+            call.rc = int(body)
+            call.over.set()
+
+    # -- what a worker calls
+
+    def warm(self, line: Line) -> None:
+        self._line = line
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._calls)
+
+    def run(self, wrapped: Wrapped, *, cwd: str | None, environ: dict[str, str], reach: Any) -> tuple[int, bytes, bytes]:
+        self.used = time.monotonic()
+        number, call = next(self._numbers), _Call()
+        order = {**wrapped.order, "cwd": cwd, "environ": environ}
+        self._calls[number] = call
+        try:
+            with reach.shielded():  # a frame that is cut short would be the end of this line for everyone
+                if self.lost:
+                    raise NotStartedError("it is gone")
+                self._send_order(number, wrapped.manifest, order)
+            with reach.closing(lambda: self._give_up(number, call)):
+                call.over.wait()
+        finally:
+            self._calls.pop(number, None)
+            if self._closing and not self._calls:
+                self.close()
+        if call.refused is not None:
+            raise NotStartedError(call.refused)
+        if call.rc is None:
+            raise LostError(self.name)
+        return call.rc, b"".join(call.out), b"".join(call.err)
+
+    def _send_order(self, number: int, manifest: Manifest, order: dict[str, Any]) -> None:
+        with self._sending:
+            frames: list[bytes] = []
+            if manifest.digest not in self._sent:
+                # By key: of two pieces that are the same one is enough.
+                new = {piece.key: piece for _, _, piece in manifest.files if piece.key not in self._sent}
+                code = {key: piece.code if self._same_python else b"" for key, piece in new.items()}
+                line = json.dumps([(key, one.path, len(one.text), len(code[key])) for key, one in new.items()]).encode()
+                body = b"".join([line, b"\n", *(part for key, one in new.items() for part in (one.text, code[key]))])
+                frames += [_frame(b"F", 0, body), _frame(b"P", 0, manifest.order())]
+                self._sent.update(new, (manifest.digest,))
+            frames.append(_frame(b"R", number, json.dumps(order).encode()))
+            self._put(b"".join(frames))
+
+    def _put(self, data: bytes) -> None:
+        try:
+            if self._line is not None:
+                self._line.send(data)
+        except OSError as err:
+            self.gone()
+            raise LostError(self.name) from err
+
+    def _give_up(self, number: int, call: _Call) -> None:
+        """Called on another thread than the worker's: end what it waits for, there and here."""
+        with contextlib.suppress(LostError), self._sending:
+            self._put(_frame(b"K", number, b""))
+        call.over.set()
+
+    def close_when_idle(self) -> None:
+        """No more orders; what runs is let run."""
+        self.lost, self._closing = True, True
+
+    def close(self) -> None:
+        self.lost = True
+        if self._line is not None:
+            self._line.close()
+
+
+def _frame(kind: bytes, number: int, body: bytes) -> bytes:
+    return _far.HEAD.pack(len(body), number, kind) + body
+
+
+class _Nobody:
+    """Reach of who cannot be interrupted."""
+
+    def shielded(self) -> Any:
+        return contextlib.nullcontext()
+
+    def closing(self, _close: Callable[[], None]) -> Any:
+        return contextlib.nullcontext()
+
+
+NOBODY = _Nobody()

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+ActionBase, for tasks whose modules run in an interpreter that is kept warm.
+
+Everything up to the command that would start the module, and everything after its output, stays Ansible's. The command itself tells which
+hearth it is for: whoever would get the same shell, user, environment and interpreter gets the same one. What cannot be run so
+(`_Cold`) is run again from the start in Ansible's own way; that is decided before a module has started, never after.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import importlib
+import os
+import signal
+import sys
+from typing import Any
+
+from forkless import _disable, _platform
+from forkless.modules import _lines, _payload
+from forkless.modules._action import MODE
+from forkless.modules._hearth import BOOT, NOBODY, Hearth, LostError, NotStartedError, boot_text
+from forkless.modules._keep import KEEP
+
+__all__ = ["REACH", "STAND_INS"]
+
+# How the worker on this thread is reached when it must stop. An engine sets it.
+REACH: contextvars.ContextVar[Any] = contextvars.ContextVar("forkless.modules.reach", default=NOBODY)
+
+ACTION = "ansible.plugins.action:ActionBase"
+ALL = ("2.18", "2.19", "2.20", "2.21")
+LOCAL = "ansible.plugins.connection.local"
+
+# These are read when an interpreter starts: a task that sets one gets a hearth that was started with it.
+_AT_START = ("LANG", "LC_", "PYTHON", "LD_", "TZ", "PATH", "HOME", "MALLOC_", "GLIBC", "SSL_", "OPENSSL")
+
+
+class _Cold(Exception):
+    """Never leaves this file: run it in Ansible's own way."""
+
+
+def wanted(action: Any) -> bool:
+    """Whether this action's modules may be run warm."""
+    if KEEP.get() is None or MODE.get() not in ("auto", "warm") or not _platform.can_exec():
+        return False
+    connection, task = action._connection, action._task
+    kind = type(connection).__module__
+    if kind != LOCAL or task.async_val or sys.modules["ansible.constants"].DEFAULT_KEEP_REMOTE_FILES:
+        return False
+    if getattr(connection._shell, "SHELL_FAMILY", "") != "sh" or getattr(connection, "_remote_is_local", False):
+        return False
+    become = connection.become
+    if become is not None and not getattr(become, "pipelining", become.name != "su"):
+        return False
+    return not _disable.disabled("warm-modules", _environ(kind)) and not _environ(kind).get("_ANSIBLE_COVERAGE_CONFIG")
+
+
+def _environ(kind: str) -> Any:
+    """The environment that the connection itself sees: the run's, if the engine gave it one."""
+    return getattr(sys.modules[kind], "os", os).environ
+
+
+# -- the stand-ins ----------------------------------------------------------------------------------------------
+
+
+def execute_module(original: Any, _site: str) -> Any:
+    @functools.wraps(original)
+    def stand_in(self: Any, *args: Any, **kwargs: Any) -> Any:
+        wrap_async = kwargs.get("wrap_async", args[6] if len(args) > 6 else False)
+        if wrap_async or getattr(self, "_forkless_warm", False) or not wanted(self):
+            return original(self, *args, **kwargs)
+        self._forkless_warm = True
+        try:
+            return original(self, *args, **kwargs)
+        except _Cold as why:
+            sys.modules["ansible.plugins.action"].display.debug(f"not run warm: {why}")
+        finally:
+            self._forkless_warm = False
+        return original(self, *args, **kwargs)
+
+    return stand_in
+
+
+def configure_module(original: Any, _site: str) -> Any:
+    @functools.wraps(original)
+    def stand_in(self: Any, *args: Any, **kwargs: Any) -> Any:
+        token = _building.set(self if getattr(self, "_forkless_warm", False) else None)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            _building.reset(token)
+
+    return stand_in
+
+
+_building: contextvars.ContextVar[Any] = contextvars.ContextVar("forkless.modules.building", default=None)
+
+
+def modify_module(original: Any, _site: str) -> Any:
+    @functools.wraps(original)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        built = original(*args, **kwargs)
+        if _building.get() is None:
+            return built
+        plain = isinstance(built, tuple)
+        data, style, shebang = built if plain else (built.b_module_data, built.module_style, built.shebang)
+        wrapped = _payload.take_apart(data) if style == "new" and shebang else None
+        if wrapped is None:
+            raise _Cold(f"of the style {style}")
+        wrapped.environ = {name: str(value) for name, value in (kwargs.get("environment") or {}).items()}
+        if plain:
+            return wrapped, style, shebang
+        return importlib.import_module("dataclasses").replace(built, b_module_data=wrapped)
+
+    return stand_in
+
+
+def is_pipelining_enabled(original: Any, _site: str) -> Any:
+    """Pipelined means: nothing is copied to the host first."""
+
+    @functools.wraps(original)
+    def stand_in(self: Any, module_style: str, wrap_async: bool = False) -> Any:
+        if getattr(self, "_forkless_warm", False) and not wrap_async:
+            return module_style == "new"
+        return original(self, module_style, wrap_async)
+
+    return stand_in
+
+
+def low_level_execute_command(original: Any, _site: str) -> Any:
+    @functools.wraps(original)
+    def stand_in(self: Any, cmd: Any, sudoable: bool = True, in_data: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(in_data, _payload.Wrapped) or not getattr(self, "_forkless_warm", False):
+            return original(self, cmd, sudoable, in_data, *args, **kwargs)
+        connection = self._connection
+        inner, environ = _without_environ(self, cmd, in_data.environ)
+        become, text = connection.become, _texts()[connection.become is not None]
+        if become is not None:
+            become._id = ""  # set by building the command; tells whether become was used at all
+        boot = f"{inner} -c {connection._shell.quote(BOOT.format(length=len(text)))}"
+
+        def instead(command: str, in_data: Any = None, sudoable: bool = True) -> Any:
+            used = become if become is not None and become._id else None
+            return _run(self, command, wrapped, environ, used, text)
+
+        wrapped = in_data
+        connection.exec_command = instead
+        try:
+            return original(self, boot, sudoable, None, *args, **kwargs)
+        finally:
+            del connection.exec_command
+
+    return stand_in
+
+
+@functools.cache
+def _texts() -> dict[bool, bytes]:
+    return {asks: boot_text(ask_groups=asks) for asks in (False, True)}
+
+
+def _without_environ(action: Any, command: str, environ: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """The task's environment is given to the fork, unless the interpreter itself would look at it."""
+    if not environ or any(name.startswith(_AT_START) for name in environ):
+        return command, {}
+    prefix = action._connection._shell.env_prefix(**environ).strip()
+    if not command.startswith(f"{prefix} "):
+        return command, {}
+    return command[len(prefix) :].lstrip(), environ
+
+
+def _run(
+    action: Any, command: str, wrapped: _payload.Wrapped, environ: dict[str, str], become: Any, text: bytes
+) -> tuple[int, bytes, bytes]:
+    keep, reach, connection = KEEP.get(), REACH.get(), action._connection
+    assert keep is not None  # noqa: S101  # `wanted` looked
+    connection._connect()
+    display = sys.modules["ansible.plugins.action"].display
+    display.vvv(f"EXEC (warm) {wrapped.order['fqn']}", host=action._play_context.remote_addr)
+    door = _LocalDoor(action, command, become)
+    for attempt in (1, 2):
+        try:
+            hearth = keep.get(door.place, door.key, lambda: door.open(text, reach))
+        except NotStartedError as err:
+            raise _Cold(str(err)) from err
+        try:
+            return _as_a_shell_says(*hearth.run(wrapped, cwd=door.cwd, environ=environ, reach=reach))
+        except NotStartedError as err:
+            keep.forget(hearth)
+            if attempt == 2:
+                raise _Cold(str(err)) from err
+        except LostError as err:
+            keep.forget(hearth)
+            raise _connection_failure(
+                f"the interpreter that ran {wrapped.order['fqn']} on {door.name} went away while it ran; whether the module did its work is not known"
+            ) from err
+    raise AssertionError  # not reached
+
+
+def _connection_failure(sentence: str) -> Exception:
+    made: Exception = sys.modules["ansible.errors"].AnsibleConnectionFailure(sentence)
+    return made
+
+
+def _as_a_shell_says(rc: int, out: bytes, err: bytes) -> tuple[int, bytes, bytes]:
+    """A module that a signal ended: there would have been a shell above it, and these are its words."""
+    if rc >= 0:
+        return rc, out, err
+    quiet = -rc in (signal.SIGINT, signal.SIGPIPE)
+    return 128 - rc, out, err + (b"" if quiet else f"{signal.strsignal(-rc)}\n".encode())
+
+
+class _LocalDoor:
+    """To a hearth on this machine, through the shell that the local connection would use."""
+
+    def __init__(self, action: Any, command: str, become: Any) -> None:
+        connection = action._connection
+        constants = sys.modules["ansible.constants"]
+        self.name = "this machine"
+        self.place = "local"
+        self.command, self.become = command, become
+        self.cwd = os.fsdecode(connection.cwd) if connection.cwd else None
+        self.environ = dict(_environ(LOCAL))
+        self.shell = constants.DEFAULT_EXECUTABLE.split()[0] if constants.DEFAULT_EXECUTABLE else None
+        self.password = become.get_option("become_pass") if become is not None and become.expect_prompt() else None
+        same = command.replace(become._id, "") if become is not None else command
+        self.key = (same, self.password, self.shell, self.cwd, tuple(sorted(self.environ.items())))
+
+    def open(self, text: bytes, reach: Any) -> Hearth:
+        if self.shell is None or not os.path.exists(self.shell):
+            raise NotStartedError("there is no such shell")
+        hearth = Hearth("local")
+        with reach.shielded():
+            line = _lines.ProgramLine(hearth, self.command, cwd=self.cwd, environ=self.environ, shell=self.shell)
+        password = None if self.password is None else str(self.password).encode()
+        with reach.closing(line.end_now):
+            line.begin(text, become=self.become, password=password, seconds=20.0)
+        hearth.warm(line)
+        return hearth
+
+
+STAND_INS: tuple[tuple[str, str, Any, tuple[str, ...], bool], ...] = (
+    (f"{ACTION}._execute_module", "may be run warm, or else again in Ansible's own way", execute_module, ALL, False),
+    (f"{ACTION}._configure_module", "tells whose module is being built", configure_module, ALL, False),
+    ("ansible.plugins.action:modify_module", "what was wrapped is taken apart", modify_module, ALL, False),
+    (f"{ACTION}._low_level_execute_command", "a hearth runs the module", low_level_execute_command, ALL, False),
+    (f"{ACTION}._is_pipelining_enabled", "nothing is copied", is_pipelining_enabled, ALL, False),
+)
