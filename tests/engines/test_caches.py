@@ -7,6 +7,7 @@ import pytest
 
 import forkless
 from engines_support import messages
+from forkless import _disable
 from forkless.engines import _caches, _scene
 
 pytestmark = pytest.mark.spawns
@@ -54,11 +55,15 @@ def test_a_cache_that_is_switched_off_is_not_asked_and_the_answers_are_the_same(
     assert set(hits()) == set(_caches.BOUNDS) - {name}
 
 
+def test_every_cache_has_a_name_that_switches_it_off():
+    assert set(_caches.BOUNDS) < set(_disable.NAMES)
+
+
 def test_a_cache_that_does_not_exist_is_named_in_one_sentence(project):
     with pytest.raises(forkless.SpecError) as caught:
         project.run(PLAY, env={"FORKLESS_DISABLE": "template-cache,no-such"})
     assert str(caught.value).startswith(
-        "FORKLESS_DISABLE names no-such, and there is no such cache; there are template-cache, "
+        "FORKLESS_DISABLE names no-such, and there is no such part; there are template-cache, "
     )
 
 
@@ -224,9 +229,6 @@ def test_a_full_cache_is_emptied_and_goes_on():
 
 @pytest.mark.matrix
 def test_nothing_that_was_kept_outlives_its_run(project, monkeypatch):
-    scenes = []
-    real = _caches.asked_off
-    monkeypatch.setattr(_caches, "asked_off", lambda environ: scenes.append(environ) or real(environ))
     made = []
     kept = _caches.Kept.__init__
 

@@ -23,18 +23,16 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from forkless._errors import SpecError
 from forkless.engines import _scene
 from forkless.engines._views import View
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from forkless.engines._scene import Scene
 
-__all__ = ["BOUNDS", "asked_off"]
+__all__ = ["BOUNDS", "touches"]
 
-VARIABLE = "FORKLESS_DISABLE"
 BOUNDS = {
     "template-cache": 4096,
     "plugin-cache": 4096,
@@ -42,17 +40,6 @@ BOUNDS = {
     "vars-cache": 16384,
     "user-cache": 16,
 }
-
-
-def asked_off(environ: Mapping[str, str]) -> frozenset[str]:
-    """The caches that are switched off, from the environment of the run."""
-    names = {name.strip() for name in environ.get(VARIABLE, "").split(",")} - {""}
-    unknown = sorted(names - set(BOUNDS))
-    if unknown:
-        raise SpecError(
-            f"{VARIABLE} names {', '.join(unknown)}, and there is no such cache; there are {', '.join(BOUNDS)}."
-        )
-    return frozenset(names)
 
 
 class Kept(dict[Any, Any]):

@@ -11,12 +11,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from forkless import modules, ssh
+from forkless import _disable, modules, ssh
 from forkless._errors import StuckWorkerError
 from forkless._events import Status
 from forkless._result import Outcome
 from forkless.engines import (
-    _caches,
     _callback,
     _copies,
     _gate,
@@ -106,7 +105,7 @@ def staged(
     ours: bool = False,
 ) -> Iterator[None]:
     """Everything around a run: the gate, the seams, the scene, being told to stop, and tidying up afterwards."""
-    scene.off = _caches.asked_off(scene.getenv())
+    scene.off = _disable.asked(scene.getenv())
     with (
         _scene.enter_worker(scene, None),  # ansible-core may be imported on the way in, under this run's environment
         _stage.passed(config, stop=scene.stop, wait=wait, ours=ours),
