@@ -1,19 +1,55 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""python -m bench [NAME ...]: every module of this folder that measures something, or the ones named."""
+"""
+python -m bench [NAME ...]: every module of this folder that measures something, or the ones named.
+
+    python -m bench engine --rounds 5 --only memory,growth --json docs/performance.json     measure, and put the rows into a file
+    python -m bench plot docs/performance.json [MORE.json ...] --svg docs/performance.svg   draw what is in the files
+    python -m bench table docs/performance.json                                             the same for a terminal or, with --markdown, a page
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import pathlib
-import sys
+
+from bench import _plot, _results
 
 
-def main(names: list[str]) -> None:
+def _measure(names: list[str], options: argparse.Namespace) -> None:
     here = pathlib.Path(__file__).parent
     for name in names or sorted(file.stem for file in here.glob("[!_]*.py")):
         print(f"== {name}", flush=True)
-        importlib.import_module(f"bench.{name}").main()
+        module = importlib.import_module(f"bench.{name}")
+        if not hasattr(module, "rows"):
+            module.main()
+            continue
+        only = [one for one in options.only.split(",") if one]
+        for row in module.rows(options.rounds, only):
+            print(_results.table(row), flush=True)
+            if options.json:  # row by row: who stops it halfway keeps what there is
+                _results.merge(options.json, [row], options.rounds)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="benches; or plot FILE...; or table FILE...")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="rows, by name, with commas between")
+    parser.add_argument("--json", help="put the rows into this file")
+    parser.add_argument("--svg", default="docs/performance.svg")
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args(argv)
+    if options.names[:1] == ["plot"]:
+        pathlib.Path(options.svg).write_text(_plot.svg(*_results.read(*options.names[1:])))
+    elif options.names[:1] == ["table"]:
+        _, rows = _results.read(*options.names[1:])
+        print(_results.markdown(rows) if options.markdown else "\n".join(map(_results.table, rows)))
+    else:
+        _measure(options.names, options)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

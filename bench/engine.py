@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-The threads engine beside stock ansible-playbook: wall and CPU seconds, interleaved, medians, as ratios.
+The threads engine beside stock ansible-playbook and Mitogen, where the controller is what the time goes to.
 
-    python -m bench engine [rounds]
+    python -m bench engine [--rounds 5] [--only ROW,...] [--json FILE]
+
+Rows: controller-bound, many-tasks, warm-run, memory, growth. Contenders take turns within a round; wall and CPU seconds (children included), medians,
+ratios. Mitogen is measured where it is installed beside this Python: `pip install mitogen`.
 """
 
 from __future__ import annotations
 
-import os
 import pathlib
-import resource
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
+from typing import TYPE_CHECKING
+
+from bench import _contenders, _results
+from bench._results import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 CONTROLLER = """
 - hosts: all
@@ -32,49 +38,15 @@ CONTROLLER = """
     - assert: {that: ["two | int > 0", "inventory_hostname in groups['all']"]}
     - debug: {msg: done}
 """
-MODULES = """
-- hosts: all
-  gather_facts: false
-  tasks:
-    - ping:
-    - stat: {path: /}
-    - command: "true"
-    - file: {path: "{{ folder }}/{{ inventory_hostname }}", state: touch, mode: "0644"}
-    - copy: {content: "{{ inventory_hostname }}", dest: "{{ folder }}/{{ inventory_hostname }}", mode: "0644"}
-"""
 MANY = "- hosts: all\n  gather_facts: false\n  tasks:\n" + "".join(
-    f'    - debug: {{msg: "task {n}"}}\n' for n in range(200)
+    f'    - debug: {{msg: "task {n}"}}\n' for n in range(1000)
 )
 ONE = "- hosts: all\n  gather_facts: false\n  tasks: [{debug: {msg: hi}}]\n"
+GROWTH = (50, 200, 800)
 
-STOCK = [str(pathlib.Path(sys.executable).with_name("ansible-playbook"))]
-OURS = [sys.executable, "-m", "forkless", "playbook"]
-WORK = {
-    "200 hosts x 8 controller-side tasks, forks 10": (CONTROLLER, 200, 10),
-    "20 hosts x 5 local modules, forks 10": (MODULES, 20, 10),
-    "1 host x 200 tasks": (MANY, 1, 5),
-}
-
-
-def measured(line: list[str], folder: str) -> tuple[float, float]:
-    """Wall and CPU seconds of a program and its children."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(line, cwd=folder, stdout=subprocess.DEVNULL, check=True)
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def row(name: str, stock: list[tuple[float, float]], ours: list[tuple[float, float]]) -> str:
-    middle = [[statistics.median(column) for column in zip(*rows, strict=True)] for rows in (stock, ours)]
-    (stock_wall, stock_cpu), (our_wall, our_cpu) = middle
-    return (
-        f"{name:<48} {stock_wall:8.2f} {our_wall:8.2f} {stock_wall / our_wall:7.2f}x   "
-        f"{stock_cpu:8.2f} {our_cpu:8.2f} {stock_cpu / our_cpu:7.2f}x"
-    )
-
-
+# Second and later runs in one process, each told in wall and CPU seconds.
 WARM = """
-import resource, sys, time
+import sys, time
 import forkless
 spec = dict(playbook="play.yml", inventory="hosts.ini", engine="threads")
 forkless.run(**spec).raise_for_failures()
@@ -85,29 +57,107 @@ for _ in range(int(sys.argv[1])):
 """
 
 
-def main(rounds: int = 5) -> None:
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else rounds
-    print(f"{'':<48} {'stock s':>8} {'ours s':>8} {'faster':>8}   {'stock cpu':>8} {'ours cpu':>8} {'less':>8}")
+def scene(folder: str, play: str, hosts: int, forks: int) -> list[str]:
+    """Write the play and its inventory; returns the arguments."""
+    there = pathlib.Path(folder)
+    (there / "play.yml").write_text(play)
+    (there / "hosts.ini").write_text(
+        f"n[1:{hosts}]\n[all:vars]\nansible_connection=local\nansible_python_interpreter={sys.executable}\n"
+    )
+    return ["-i", "hosts.ini", "-f", str(forks), "play.yml"]
+
+
+def _plays(row: Row, rounds: int, play: str, hosts: int, forks: int) -> Row:
     with tempfile.TemporaryDirectory() as folder:
-        there = pathlib.Path(folder)
-        for name, (play, hosts, forks) in WORK.items():
-            (there / "play.yml").write_text(play)
-            (there / "hosts.ini").write_text(
-                f"n[1:{hosts}]\n[all:vars]\nansible_connection=local\nansible_python_interpreter={sys.executable}\nfolder={folder}\n"
-            )
-            rest = ["-i", "hosts.ini", "-f", str(forks), "play.yml"]
-            stock, ours = [], []
-            for _ in range(rounds):
-                stock.append(measured([*STOCK, *rest], folder))
-                ours.append(measured([*OURS, *rest], folder))
-            print(row(name, stock, ours), flush=True)
-        (there / "play.yml").write_text(ONE)
-        (there / "hosts.ini").write_text("n1 ansible_connection=local\n")
-        cold = [measured([*STOCK, "-i", "hosts.ini", "play.yml"], folder) for _ in range(rounds)]
-        line = [sys.executable, "-c", WARM, str(rounds)]
-        text = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=True, env=dict(os.environ)).stdout
-        warm = [tuple(map(float, pair.split())) for pair in text.splitlines()]
-        print(row("warm second run, against a cold ansible-playbook", cold, warm), flush=True)
+        arguments = scene(folder, play, hosts, forks)
+        for _ in range(rounds):
+            for who in _contenders.contenders():
+                wall, cpu = _contenders.measured(who, arguments, folder)
+                row.add("wall", who.name, wall)
+                row.add("cpu", who.name, cpu)
+    return row
+
+
+def controller_bound(rounds: int) -> Row:
+    title = "200 hosts x 8 controller-side tasks, forks 10"
+    row = Row("controller-bound", title, goals={"stock": 5.0, "Mitogen": 1.0})
+    return _plays(row, rounds, CONTROLLER, 200, 10)
+
+
+def many_tasks(rounds: int) -> Row:
+    row = Row("many-tasks", "1 host x 1,000 small tasks", goals={"stock": 5.0, "Mitogen": 1.0})
+    return _plays(row, rounds, MANY, 1, 5)
+
+
+def warm_run(rounds: int) -> Row:
+    row = Row("warm-run", "second run of one debug task, against a cold ansible-playbook", goals={"stock": 30.0})
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = scene(folder, ONE, 1, 5)
+        stock = _contenders.contenders()[0]
+        line = [sys.executable, "-c", WARM, "1"]
+        for _ in range(rounds):
+            wall, cpu = _contenders.measured(stock, arguments, folder)
+            row.add("wall", "stock", wall)
+            row.add("cpu", "stock", cpu)
+            said = subprocess.run(
+                line, cwd=folder, env=_contenders.environ({}), capture_output=True, text=True, check=True
+            ).stdout
+            wall, cpu = map(float, said.split())
+            row.add("wall", "forkless", wall)
+            row.add("cpu", "forkless", cpu)
+    return row
+
+
+def memory(rounds: int) -> Row:
+    title = "peak memory of controller and workers, 200 hosts, forks 50"
+    row = Row("memory", title, unit="MB", goals={"stock": 3.0, "Mitogen": 1.0})
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = scene(folder, CONTROLLER, 200, 50)
+        for _ in range(rounds):
+            for who in _contenders.contenders():
+                row.add("peak", who.name, _contenders.peak(who, arguments, folder))
+    return row
+
+
+def growth(rounds: int) -> Row:
+    most = f"{GROWTH[-1]} hosts"
+    # Flat within 20 %: the few hosts' time for a task on a host is at least 1/1.2 of the many's.
+    row = Row(
+        "growth",
+        f"time for a task on a host, from {GROWTH[0]} to {GROWTH[-1]} hosts (8 controller-side tasks, forks 10)",
+        unit="ms",
+        subject=most,
+        goals={f"{GROWTH[0]} hosts": round(1 / 1.2, 3)},
+    )
+    ours = _contenders.contenders()[-1]
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            idle = _contenders.measured(ours, scene(folder, ONE, 1, 10), folder)
+            for hosts in GROWTH:
+                figures = _contenders.measured(ours, scene(folder, CONTROLLER, hosts, 10), folder)
+                for measure, figure, start in zip(("wall", "cpu"), figures, idle, strict=True):
+                    row.add(measure, f"{hosts} hosts", (figure - start) / (hosts * 8) * 1000)
+    return row
+
+
+ROWS = {
+    "controller-bound": controller_bound,
+    "many-tasks": many_tasks,
+    "warm-run": warm_run,
+    "memory": memory,
+    "growth": growth,
+}
+
+
+def rows(rounds: int = 5, only: Iterable[str] = ()) -> Iterator[Row]:
+    for name, measure in ROWS.items():
+        if not only or name in only:
+            yield measure(rounds)
+
+
+def main() -> None:
+    for row in rows():
+        print(_results.table(row), flush=True)
 
 
 if __name__ == "__main__":

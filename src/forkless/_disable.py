@@ -6,13 +6,40 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from forkless._errors import SpecError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["disabled"]
+__all__ = ["NAMES", "asked", "disabled"]
+
+# Everything that can be switched off, wherever it lives: a name that is none of these is a mistake, and is told.
+NAMES = (
+    "template-cache",
+    "plugin-cache",
+    "folder-cache",
+    "vars-cache",
+    "user-cache",
+    "warm-modules",
+)
+
+
+def _named(environ: Mapping[str, str] | None) -> set[str]:
+    text = (os.environ if environ is None else environ).get("FORKLESS_DISABLE", "")
+    return {one.strip() for one in text.split(",")} - {""}
+
+
+def asked(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """All that was switched off; raises where a name is not known."""
+    names = _named(environ)
+    unknown = sorted(names - set(NAMES))
+    if unknown:
+        raise SpecError(
+            f"FORKLESS_DISABLE names {', '.join(unknown)}, and there is no such part; there are {', '.join(NAMES)}."
+        )
+    return frozenset(names)
 
 
 def disabled(name: str, environ: Mapping[str, str] | None = None) -> bool:
     """Whether the part of this name was switched off."""
-    text = (os.environ if environ is None else environ).get("FORKLESS_DISABLE", "")
-    return name in {one.strip() for one in text.split(",")}
+    return name in _named(environ)

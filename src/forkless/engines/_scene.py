@@ -60,6 +60,8 @@ class Scene:
         self.vault_password = vault_password
         self.modules = modules
         """How modules for the local connection are run: see `forkless.modules.MODE`."""
+        self.off: frozenset[str] = frozenset()
+        """The caches that are switched off in this run: see `_caches`."""
         self.hearths: Any = None
         """Interpreters that are kept warm for this run: see `forkless.modules.KEEP`."""
         self.state: dict[Any, Any] = {}

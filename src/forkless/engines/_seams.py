@@ -12,7 +12,7 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from forkless import modules
-from forkless.engines import _isolation, _plugins, _runtime, _syntax, _views, _worker
+from forkless.engines import _caches, _isolation, _plugins, _runtime, _syntax, _views, _worker
 from forkless.engines._stitch import KNOWN, Seam
 
 if TYPE_CHECKING:
@@ -342,6 +342,8 @@ SEAMS: tuple[Seam, ...] = (
         "lockf does not part threads",
         _isolation.connection_unlock,
     ),
+    # -- what a run finds out once; after the locks above, so that a hit waits for nobody
+    *(Seam(*touch) for touch in _caches.touches(KNOWN)),
     # -- modules in this process, where nothing can be started or when that was asked for
     *(Seam(*touch) for touch in modules.STAND_INS),
 )

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless import modules, ssh
 from forkless.engines import _scene, _threads
+from forkless.engines._copies import private_vars
 from forkless.engines._reach import Reach, WorkerStopped
 
 if TYPE_CHECKING:
@@ -59,37 +60,6 @@ class Answers(queue.SimpleQueue):  # type: ignore[type-arg]
         """There is nothing to close; Ansible says it all the same."""
 
 
-def private_vars(value: Any) -> Any:
-    """
-    A copy of everything in there that a worker could change in place.
-
-    fork copied it for free. Strings, numbers and objects of Ansible's own (hostvars, undefined, vaulted) are shared: nobody
-    writes to them.
-    """
-    kind = type(value)
-    if kind is dict:
-        return {key: (one if type(one) in _ATOMS else private_vars(one)) for key, one in value.items()}
-    if kind is list:
-        return [one if type(one) in _ATOMS else private_vars(one) for one in value]
-    if kind in _ATOMS:
-        return value
-    if kind is set:
-        return set(value)
-    if isinstance(value, dict) and _is_ansible(kind):
-        twin: Any = copy.copy(value)
-        for key, one in dict.items(value):
-            if type(one) not in _ATOMS:
-                dict.__setitem__(twin, key, private_vars(one))
-        return twin
-    if isinstance(value, list) and _is_ansible(kind):
-        twin = copy.copy(value)
-        for place, one in enumerate(list.__iter__(value)):
-            if type(one) not in _ATOMS:
-                list.__setitem__(twin, place, private_vars(one))
-        return twin
-    return value
-
-
 def uninterrupted(original: Any, _site: str) -> Any:
     """A step that is short and must not be left half done: what was sent to the worker meanwhile arrives after it."""
 
@@ -122,14 +92,6 @@ def snapshot_of_vars(original: Any, _site: str) -> Any:
             return found if _scene.current_worker() is None else private_vars(found)
 
     return get_vars
-
-
-_ATOMS = {str, int, float, bool, bytes, type(None), tuple}
-
-
-def _is_ansible(kind: type) -> bool:
-    # Lazy containers of the template engine copy themselves on access; only what came from YAML and JSON is ours to copy.
-    return kind.__module__.startswith("ansible.") and "Lazy" not in kind.__name__
 
 
 class Worker:

@@ -11,11 +11,23 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from forkless import modules, ssh
+from forkless import _disable, modules, ssh
 from forkless._errors import StuckWorkerError
 from forkless._events import Status
 from forkless._result import Outcome
-from forkless.engines import _callback, _gate, _plugins, _reach, _scene, _seams, _stitch, _threads, _views, _worker
+from forkless.engines import (
+    _callback,
+    _copies,
+    _gate,
+    _plugins,
+    _reach,
+    _scene,
+    _seams,
+    _stitch,
+    _threads,
+    _views,
+    _worker,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,6 +58,7 @@ def _seams_installed() -> Iterator[None]:
         finally:
             modules.VIEWS.clear()
             _plugins.undress_all()
+            _copies.forget_types()
 
 
 # What a module that runs in this process imports under these names: sleeps and children that can be ended.
@@ -92,6 +105,7 @@ def staged(
     ours: bool = False,
 ) -> Iterator[None]:
     """Everything around a run: the gate, the seams, the scene, being told to stop, and tidying up afterwards."""
+    scene.off = _disable.asked(scene.getenv())
     with (
         _scene.enter_worker(scene, None),  # ansible-core may be imported on the way in, under this run's environment
         _stage.passed(config, stop=scene.stop, wait=wait, ours=ours),
