@@ -28,6 +28,10 @@ PROGRAMS = {
     "setpriv": "util-linux",
     "useradd": "passwd",
     "curl": "curl",
+    "setsid": "util-linux",
+    "chromium": "chromium",
+    "zsh": "zsh",
+    "fish": "fish",
 }
 
 

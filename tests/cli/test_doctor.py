@@ -23,9 +23,20 @@ def test_it_tells_the_engine_and_why(capsys):
     assert code == 0
     assert found["engine"]["name"] == "threads"
     assert found["engine"]["why"]
-    assert {"fork", "exec", "sem_open", "pty", "threads", "locale", "ssh program"} <= {
-        one["name"] for one in found["capabilities"]
-    }
+    names = {one["name"] for one in found["capabilities"]} | {one["name"] for one in found["packages"]}
+    assert {
+        "fork",
+        "exec",
+        "sem_open",
+        "/dev/shm",
+        "pty",
+        "threads",
+        "locale",
+        "ssh program",
+        "HOME and passwd",
+    } <= names
+    assert {"open files", "Python", "ansible-core", "seams", "rich"} <= names
+    assert all(one["means"] for one in found["capabilities"] + found["packages"] if not one["ok"])
 
 
 def test_where_nothing_can_be_started_it_says_what_follows(capsys, monkeypatch):
@@ -50,10 +61,26 @@ def test_people_get_a_page_they_can_read(capsys):
     assert main(["doctor"]) == 0
     text = capsys.readouterr().out
     assert "engine: threads, because" in text
-    assert "+ ansible-core" in text
+    assert "+ ok      ansible-core" in text
 
 
 def test_a_further_section_has_its_flag(capsys, monkeypatch):
     monkeypatch.setitem(doctor.SECTIONS, "seams", ("what is touched", lambda: ["one", "two"]))
     _, found = report(capsys, "--seams")
     assert found["sections"] == {"seams": ["one", "two"]}
+
+
+def test_a_home_that_is_not_the_users_own_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    code, found = report(capsys)
+    assert code == 0
+    assert any("async_status" in line for line in found["stock"])
+
+
+def test_an_ansible_that_is_not_known_means_that_nothing_can_be_run(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "_version", lambda package: "2.99.0")
+    code, found = report(capsys)
+    assert code == 1
+    seams = next(one for one in found["packages"] if one["name"] == "seams")
+    assert not seams["ok"]
+    assert "FORKLESS_ALLOW_UNKNOWN" in seams["means"]

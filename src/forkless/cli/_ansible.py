@@ -271,7 +271,8 @@ def _class(command: str, shown: _Shown, around: contextlib.ExitStack) -> Any:
 def _waiting_for(scene: Scene) -> str:
     """Who is still at work, for someone who has just pressed Ctrl-C."""
     now = time.monotonic()
-    workers = sorted(list(scene.workers), key=lambda worker: worker.since)
+    workers = list(scene.workers)  # at once: workers come and go
+    workers.sort(key=lambda worker: worker.since)
     said = []
     for worker in workers[:3]:
         host, task = worker.describe()

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import json
@@ -17,6 +16,7 @@ from forkless._errors import SpecError
 from forkless.cli._timeline import Timeline
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Mapping
 
     from forkless._events import Event

@@ -63,7 +63,8 @@ class Panel:
         shown = [*slow, *busy][:most]
         for run in shown:
             note = f" ({run.note})" if run.note else ""
-            text = Text(f" {self._marks['running']} ", style=_STYLES["running"])
+            text = Text()
+            text.append(f" {self._marks['running']} ", style=_STYLES["running"])
             took = f"{seconds(now - run.start):>7} "
             text.append(took, style="bold yellow" if run in slow else "")
             text.append(self._cut(f"{run.host}: {self._line.tasks[run.task].name}{note}", width - 3 - len(took)))
@@ -109,14 +110,16 @@ class Panel:
             guess += f"  about {seconds(elapsed * (1 - done) / done)} left"
         room = max(4, width - len(guess))
         full = round(room * done)
-        text = Text(self._full * full, style="green")
+        text = Text()
+        text.append(self._full * full, style="green")
         text.append(self._empty * (room - full), style="dim")
         text.append(guess)
         return text
 
     def _counts(self, width: int) -> Text:
         line = self._line
-        text = Text(f"{len(line.hosts)} host{'s' if len(line.hosts) != 1 else ''}", style="bold")
+        text = Text()
+        text.append(f"{len(line.hosts)} host{'s' if len(line.hosts) != 1 else ''}", style="bold")
         for state in ("ok", "changed", "skipped", "ignored", "failed", "unreachable"):
             count = line.total(state)
             part = f"  {count} {state}"

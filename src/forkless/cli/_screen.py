@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import select
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Self
@@ -34,12 +35,15 @@ class Screen:
 
     def __init__(self, panel: Panel, out: Any = None) -> None:
         self._panel = panel
-        self._out = out or sys.stdout
+        self._out: Any = out or sys.stdout
         self.encoding = self._out.encoding
         self.errors = self._out.errors
+        self._fd: int = self._out.fileno()
+        # Guards _pending and nothing else: who has something to say never waits for the terminal.
+        self._saying = threading.Lock()
+        self._pending: list[str] = []
         # Guards the fields below, and the terminal: whoever writes to it holds this.
         self._lock = threading.RLock()
-        self._pending: list[str] = []
         self._painted = 0
         self._fresh_line = True
         self._begun = False
@@ -49,6 +53,7 @@ class Screen:
         self._thread = threading.Thread(target=self._draw, name="forkless-live-view", daemon=True)
 
     def __enter__(self) -> Self:
+        self._out.flush()
         self._thread.start()
         return self
 
@@ -83,9 +88,10 @@ class Screen:
     # -- the stream ------------------------------------------------------------------------------------------------
 
     def write(self, text: str) -> int:
-        with self._lock:
+        with self._saying:
             self._pending.append(text)
-            if self._away or self._over:
+        if self._away or self._over:
+            with self._lock:
                 self._paint(panel=False)
         self._woken.set()
         return len(text)
@@ -126,8 +132,9 @@ class Screen:
             threading.Event().wait(EVERY / 2)
 
     def _paint(self, *, panel: bool) -> None:
-        text = "".join(self._pending)
-        self._pending.clear()
+        with self._saying:
+            text = "".join(self._pending)
+            self._pending.clear()
         pieces = []
         if self._painted:
             pieces.append((f"\x1b[{self._painted - 1}A" if self._painted > 1 else "") + _ERASE)
@@ -139,10 +146,21 @@ class Screen:
             drawn, self._painted = self._drawn()
             pieces.append(drawn)
         if pieces:
-            # A reader that is gone must not end the run: stock goes on as well, and says nothing.
-            with contextlib.suppress(BrokenPipeError, OSError):
-                self._out.write("".join(pieces))
-                self._out.flush()
+            self._put("".join(pieces).encode(self.encoding, "replace"))
+
+    def _put(self, piece: bytes) -> None:
+        """
+        To the terminal, to the last byte.
+
+        Not by sys.stdout: Ansible puts a lock of its own around that, and holds it while it writes to us.
+        """
+        while piece:
+            try:
+                piece = piece[os.write(self._fd, piece) :]
+            except BlockingIOError:  # somebody made the terminal non-blocking
+                select.select([], [self._fd], [])
+            except OSError:
+                return  # a reader that is gone must not end the run: stock goes on as well, and says nothing
 
     def _drawn(self) -> tuple[str, int]:
         try:
@@ -165,5 +183,4 @@ class Screen:
         )
         for number, line in enumerate(made):
             console.print(line, end="\n" if number + 1 < len(made) else "", soft_wrap=True)
-        drawn = text.getvalue().encode(self.encoding, "replace").decode(self.encoding)
-        return drawn, len(made)
+        return text.getvalue(), len(made)

@@ -168,10 +168,8 @@ class Timeline:
 
     def _start(self, host: str, about: Any, when: float, worker: int | None) -> None:
         task = self._task(about)
-        if worker is not None:
-            lane = worker
-        else:
-            lane = heapq.heappop(self._free) if self._free else self.lanes
+        free = heapq.heappop(self._free) if worker is None and self._free else self.lanes
+        lane = free if worker is None else worker
         self.lanes = max(self.lanes, lane + 1)
         self.running[host, str(about.get("task_uuid", ""))] = Running(host, task.number, when, lane)
         self._host(host).cells[task.number] = "running"
@@ -258,7 +256,7 @@ def _said(result: Any) -> dict[str, str]:
     said = {}
     for name in SAID:
         value = result.get(name)
-        if value not in (None, "", []):
+        if value not in (None, "", [], "(traceback unavailable)"):  # what Ansible says when nobody asked for tracebacks
             text = value if isinstance(value, str) else str(value)
             said[name] = text if len(text) <= MOST else text[:MOST] + f"\n... and {len(text) - MOST} characters more"
     failed = [one for one in result.get("results") or () if isinstance(one, dict) and one.get("failed")]

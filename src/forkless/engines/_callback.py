@@ -195,7 +195,9 @@ def make_callback(listener: Listener) -> Any:
         def v2_playbook_on_notify(self, handler: Any, host: Any) -> None:
             self._tell("playbook_on_notify", {"host": host.get_name(), "handler": handler.get_name()})
 
-        def v2_playbook_on_vars_prompt(self, varname: str, private: bool = True, prompt: Any = None, **_: Any) -> None:
+        def v2_playbook_on_vars_prompt(
+            self, varname: str, private: bool = True, prompt: Any = None, *_: Any, **__: Any
+        ) -> None:
             # Not the default, nor the answer: either may be a secret.
             self._tell("playbook_on_vars_prompt", {"varname": varname, "private": private, "prompt": prompt})
 

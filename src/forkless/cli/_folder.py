@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An ansible-runner private_data_dir, read as ansible-runner reads it: env/, inventory/, project/; out comes a RunSpec."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from forkless._errors import SpecError
+from forkless._spec import RunSpec
+
+if TYPE_CHECKING:
+    import argparse
+    import contextlib
+
+__all__ = ["Folder"]
+
+# What Ansible asks for, and where the answer goes. env/passwords has patterns that are matched against the question.
+_QUESTIONS = {
+    "SSH password:": "conn_pass",
+    "BECOME password[defaults to SSH password]:": "become_pass",
+    "BECOME password:": "become_pass",
+    "Vault password:": "vault",
+}
+
+
+class Folder:
+    """One private_data_dir. `spec()` may write files with secrets; they are private to us, and `around` removes them."""
+
+    def __init__(self, path: str, around: contextlib.ExitStack) -> None:
+        self.path = os.path.abspath(path)
+        self._around = around
+        self._scratch = ""
+        if not os.path.isdir(self.path):
+            raise SpecError(f"{self.path} is not a folder; a private_data_dir has project/, inventory/ and env/ in it")
+
+    def spec(self, asked: argparse.Namespace) -> RunSpec:
+        settings = self._mapping("settings")
+        env = {str(key): str(value) for key, value in self._mapping("envvars").items()}
+        words = [*self._cmdline(asked.cmdline), *self._key()]
+        passwords, vault = self._passwords()
+        project = self._place(asked.project_dir, "project")
+        fields: dict[str, Any] = {
+            "inventory": self._inventory(asked.inventory),
+            "limit": asked.limit,
+            "forks": asked.forks,
+            "verbosity": asked.v,
+            "args": [*words, *self._extra_vars()],
+            "env": self._paths(env, project, asked.roles_path),
+            "cwd": project if os.path.isdir(project) else self.path,
+            "passwords": passwords,
+            "vault_password": vault,
+            "artifacts": self._place(asked.artifact_dir, "artifacts"),
+            "keep": asked.rotate_artifacts or None,
+            "ident": asked.ident,
+            "timeout": _number(settings, "job_timeout"),
+            "idle_timeout": _number(settings, "idle_timeout"),
+        }
+        return RunSpec(**fields, **self._what(asked))
+
+    def _what(self, asked: argparse.Namespace) -> dict[str, Any]:
+        if asked.module:
+            return {"module": asked.module, "module_args": asked.module_args, "hosts": asked.hosts or "all"}
+        if asked.role:
+            return {"playbook": self._role(asked)}
+        if asked.playbook:
+            return {"playbook": asked.playbook}
+        args = self._file("args")
+        if args is not None:  # ansible-runner: env/args is the module's arguments, and -m may be missing
+            raise SpecError(f"{self.path}/env/args needs a module; name it with -m")
+        raise SpecError("nothing to run: name a playbook of the project with -p, a module with -m, or a role with -r")
+
+    # -- env/ ------------------------------------------------------------------------------------------------------
+
+    def _file(self, name: str) -> str | None:
+        try:
+            with open(os.path.join(self.path, "env", name), encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeError) as err:
+            raise SpecError(f"{self.path}/env/{name} cannot be read: {getattr(err, 'strerror', err)}") from None
+
+    def _mapping(self, name: str) -> dict[str, Any]:
+        import yaml
+
+        text = self._file(name)
+        if text is None or not text.strip():
+            return {}
+        try:
+            found = yaml.safe_load(text)
+        except yaml.YAMLError as err:
+            raise SpecError(f"{self.path}/env/{name} is neither YAML nor JSON: {err}") from None
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise SpecError(f"{self.path}/env/{name} must hold names and values, not {type(found).__name__}")
+        return found
+
+    def _cmdline(self, given: str | None) -> list[str]:
+        text = given if given is not None else self._file("cmdline") or ""
+        try:
+            return shlex.split(text)
+        except ValueError as err:
+            raise SpecError(f"the command line {text.strip()!r} cannot be split into words: {err}") from None
+
+    def _extra_vars(self) -> list[str]:
+        return ["-e", f"@{self.path}/env/extravars"] if self._mapping("extravars") else []
+
+    def _passwords(self) -> tuple[dict[str, str], str | None]:
+        found: dict[str, str] = {}
+        unanswered = []
+        for pattern, answer in self._mapping("passwords").items():
+            try:
+                asked = [kind for question, kind in _QUESTIONS.items() if re.search(str(pattern), question)]
+            except re.error as err:
+                raise SpecError(f"{self.path}/env/passwords: {pattern!r} is no regular expression: {err}") from None
+            for kind in asked:
+                found.setdefault(kind, str(answer))
+            if not asked:
+                unanswered.append(str(pattern))
+        if unanswered:
+            raise SpecError(
+                f"{self.path}/env/passwords answers {', '.join(map(repr, unanswered))}, and only the questions for the SSH, become "
+                "and vault passwords are answered here; pass the value as an extra variable instead"
+            )
+        vault = found.pop("vault", None)
+        return found, vault
+
+    def _key(self) -> list[str]:
+        key = self._file("ssh_key")
+        return ["--private-key", self._private("ssh_key", key if key.endswith("\n") else key + "\n")] if key else []
+
+    # -- files of ours ---------------------------------------------------------------------------------------------
+
+    def _private(self, name: str, text: str) -> str:
+        if not self._scratch:
+            self._scratch = self._around.enter_context(tempfile.TemporaryDirectory(prefix="forkless-run-"))
+        path = os.path.join(self._scratch, name)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def _role(self, asked: argparse.Namespace) -> str:
+        role: dict[str, Any] = {"name": asked.role}
+        if asked.role_vars:
+            role["vars"] = _pairs(asked.role_vars)
+        play = {"hosts": asked.hosts or "all", "gather_facts": not asked.role_skip_facts, "roles": [role]}
+        return self._private("main.json", json.dumps([play]))
+
+    # -- folders ---------------------------------------------------------------------------------------------------
+
+    def _place(self, given: str | None, name: str) -> str:
+        return os.path.abspath(given) if given else os.path.join(self.path, name)
+
+    def _inventory(self, given: list[str] | None) -> list[str]:
+        if given:
+            # As ansible-runner: a name of something in inventory/, a path, or a list of hosts.
+            inside = [os.path.join(self.path, "inventory", one) for one in given]
+            return [place if os.path.exists(place) else (one if "," in one else os.path.abspath(one)) for one, place in zip(given, inside, strict=True)]  # fmt: skip
+        place = os.path.join(self.path, "inventory")
+        return [place] if os.path.exists(place) else []
+
+    def _paths(self, env: dict[str, str], project: str, roles: str | None) -> dict[str, str]:
+        more = [roles and os.path.abspath(roles), os.path.join(project, "roles"), env.get("ANSIBLE_ROLES_PATH")]
+        there = [one for one in more if one and (os.path.isdir(one) or one == env.get("ANSIBLE_ROLES_PATH"))]
+        return env | ({"ANSIBLE_ROLES_PATH": os.pathsep.join(there)} if there else {})
+
+
+def _pairs(text: str) -> dict[str, str]:
+    try:
+        pairs = [word.split("=", 1) for word in shlex.split(text)]
+        return {name: value for name, value in pairs}  # noqa: C416  # unpacking is what checks them
+    except ValueError:
+        raise SpecError(f"--role-vars wants 'name=value name=value', not {text!r}") from None
+
+
+def _number(settings: dict[str, Any], name: str) -> float | None:
+    value = settings.get(name)
+    if value in (None, 0):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise SpecError(f"env/settings: {name} must be a number of seconds, not {value!r}") from None

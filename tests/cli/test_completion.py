@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Completions, by the shells themselves."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from terminal import Terminal
+
+pytestmark = [pytest.mark.spawns, pytest.mark.xdist_group("completion")]
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory):
+    """All three, made once, and a `forkless` on the way to be completed."""
+    folder = tmp_path_factory.mktemp("completion")
+    code = "import sys\nfrom forkless.cli.completion import script\nfor s in ('bash', 'zsh', 'fish'):\n open(f'{sys.argv[1]}/c.{s}', 'w').write(script(s))"
+    subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=200)
+    (folder / "site.yml").write_text("")
+    return folder
+
+
+def needs(shell):
+    if shutil.which(shell) is None:
+        pytest.skip(f"missing: {shell} (apt-get install {shell})")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["pl"], {"playbook"}),
+        (["playbook", "--che"], {"--check"}),
+        (["playbook", "--rep"], {"--report"}),
+        (["adhoc", "--module-n"], {"--module-name"}),
+        (["playbook", "--format", "js"], {"jsonl", "json"}),
+        (["playbook", "si"], {"site.yml"}),
+        (["jobs", "cl"], {"cleanup"}),
+        (["jobs", "cleanup", "--old"], {"--older-than"}),
+        (["run", "--rot"], {"--rotate-artifacts"}),
+        (["completion", "z"], {"zsh"}),
+    ],
+)
+def test_bash_offers(scripts, words, offered):
+    needs("bash")
+    line = f"source ./c.bash; COMP_WORDS=(forkless {' '.join(words)}); COMP_CWORD={len(words)}; _forkless; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-c", line], cwd=scripts, capture_output=True, text=True, check=True, timeout=60)
+    assert set(done.stdout.split()) == offered
+
+
+def test_bash_completes_at_a_terminal(scripts):
+    needs("bash")
+    with Terminal("--norc", "-i", program=["bash"], cwd=scripts, env={"PS1": "> "}) as shell:
+        shell.type("source ./c.bash\n")
+        shell.type("forkless playbook --che\t")
+        shell.until("forkless playbook --check")
+
+
+def test_zsh_completes_at_a_terminal(scripts):
+    needs("zsh")
+    with Terminal("-f", "-i", program=["zsh"], cwd=scripts) as shell:
+        shell.type("autoload -U compinit; compinit -u -D; source ./c.zsh; echo rea''dy\n")
+        shell.until("ready")
+        shell.type("forkless playbook --che\t")
+        shell.until("forkless playbook --check")
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("forkless playbook --che", "--check"),
+        ("forkless do", "doctor"),
+        ("forkless jobs cleanup --older", "--older-than"),
+    ],
+)
+def test_fish_offers(scripts, line, first):
+    needs("fish")
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"source c.fish; complete -C '{line}'"],
+        cwd=scripts, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert [one.split("\t")[0] for one in done.stdout.splitlines()] == [first]
