@@ -18,7 +18,7 @@ import yaml
 import docs_blocks
 from docs_blocks import ROOT
 
-pytestmark = [pytest.mark.spawns, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
