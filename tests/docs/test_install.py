@@ -113,7 +113,7 @@ def test_it_works_in_an_empty_environment(kind, built, tmp_path):
         call(uv, "pip", "install", "--quiet", "--python", f"{venv}/bin/python", built[1], cwd=tmp_path, env=env)
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert "forkless" in call(f"{venv}/bin/forkless", "doctor", cwd=empty, env=env)
+    assert "forkless 0.1.0" in call(f"{venv}/bin/forkless", "--version", cwd=empty, env=env)
     (empty / "site.yml").write_text(SITE)
     told = call(f"{venv}/bin/forkless", "playbook", "site.yml", cwd=empty, env=env)
     assert '"msg": "it runs"' in told
@@ -169,11 +169,11 @@ def test_uvx_runs_it_without_installing(built, tmp_path):
         "--from",
         built[0],
         "forkless",
-        "--help",
+        "--version",
         cwd=tmp_path,
         env=env,
     )
-    assert "playbook" in told
+    assert "ansible-core" in told
 
 
 def test_the_wheel_has_what_it_needs_and_nothing_else(built):
