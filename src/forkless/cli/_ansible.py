@@ -260,7 +260,10 @@ def _class(command: str, shown: _Shown, around: contextlib.ExitStack) -> Any:
         def post_process_args(self, options: Any) -> Any:
             options = super().post_process_args(options)
             scene.modules = options.modules
-            shown.begin(command, options)
+            try:
+                shown.begin(command, options)
+            except ForklessError as error:  # by the parser's own way out: Ansible calls anything else unexpected
+                self.parser.exit(2, f"forkless: {error}\n")
             if options.stuck_after > 0:
                 around.enter_context(threads.Watchdog(scene, options.stuck_after, shown.notice))
             return options
