@@ -248,6 +248,7 @@ def test_the_program_is_untouched_during_and_after_a_run(project):
     assert after == before
 
 
+@pytest.mark.matrix
 def test_importing_ansible_does_not_touch_the_program(tmp_path):
     """In a fresh interpreter: the first run is the one that imports."""
     import subprocess

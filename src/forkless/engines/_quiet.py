@@ -153,6 +153,7 @@ def _import_with(name: str, views: dict[str, Any]) -> None:
         sys.modules.pop(name, None)
         raise
     if first is not None:
+        space["Display"]()  # the one of this process: as it is made, it sets how the streams that it sees treat text
         space["sys"] = sys
     setattr(package, leaf, module)
 
