@@ -162,6 +162,11 @@ def test_celery_runs_playbooks_in_its_default_pool(tmp_path, env):
             stderr=log,
             start_new_session=True,
         )
+    # Both write the table of exchanges into that folder, and kombu does not lock it.
+    deadline = time.monotonic() + 120
+    while " ready." not in (tmp_path / "log").read_text():
+        assert time.monotonic() < deadline and worker.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.1)
     code = (
         "import sys, json, celery_app\n"
         "for engine in ('runner', 'threads'):\n"

@@ -89,10 +89,10 @@ def test_ansibles_abbreviations_mean_what_they_mean_without_ours():
     parser.add_argument("--force-handlers", action="store_true")
     add_flags(parser)
     asked = parser.parse_args(
-        ["--pr", "a key", "--mod", "ping", "--fo", "--profile", "--format", "json", "--modules", "process"]
+        ["--pr", "a key", "--mod", "ping", "--fo", "--profile", "--format", "json", "--modules", "cold"]
     )
     assert (asked.private_key, asked.module_name, asked.force_handlers) == ("a key", "ping", True)
-    assert (asked.profile, asked.format, asked.modules) == (True, "json", "process")
+    assert (asked.profile, asked.format, asked.modules) == (True, "json", "cold")
 
 
 @pytest.mark.spawns

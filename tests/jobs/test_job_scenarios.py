@@ -13,7 +13,7 @@ import pytest
 
 from jobs_stage import until
 
-pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900), pytest.mark.xdist_group("jobs-scenarios")]
+pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900)]
 
 # Every playbook runs here and on a host over ssh; those that show the whole pattern run on forkless, too.
 BOTH = pytest.mark.parametrize("play", [("here", "stock"), ("far", "stock")], ids="-".join, indirect=True)

@@ -32,6 +32,14 @@ VOLATILE = {
 }  # fmt: skip
 
 
+# The names are folders, too, and of one length: some results say how long a path is.
+WAYS = {
+    "theirs": [str(ANSIBLE_PLAYBOOK)],
+    "within": [sys.executable, "-m", "forkless", "playbook", "--modules", "in-process"],
+    "warmed": [sys.executable, "-m", "forkless", "playbook", "--modules", "warm"],
+}
+
+
 @pytest.fixture
 def world(tmp_path):
     """Files to work on, archives, and a web server."""
@@ -103,21 +111,21 @@ def plain(value, work, key=""):
 @pytest.mark.spawns
 @pytest.mark.matrix
 @pytest.mark.timeout(900)  # stock starts some eighty programs, on a machine that may be busy
-@pytest.mark.parametrize("way", ["in-process", "warm"])
 def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_gives(
-    one_python_for_each_minor, world, tmp_path, way
+    one_python_for_each_minor, world, tmp_path
 ):
-    stock, _ = results([str(ANSIBLE_PLAYBOOK)], world, tmp_path / "theirs")
-    ours, _ = results([sys.executable, "-m", "forkless", "playbook", "--modules", way], world, tmp_path / "ourown")
-    stock, ours = plain(stock, tmp_path / "theirs"), plain(ours, tmp_path / "ourown")
-    # A shell between the two adds to the environment; what the task and the program gave must be the same.
-    for facts in (stock, ours):
+    found = {}
+    for name, command in WAYS.items():
+        found[name] = facts = plain(results(command, world, tmp_path / name)[0], tmp_path / name)
+        # A shell between the two adds to the environment; what the task and the program gave must be the same.
         env = facts["r_setup"]["ansible_facts"]["ansible_env"]
-        for name in ("_", "SHLVL", "OLDPWD", "PWD", "LC_CTYPE"):
-            env.pop(name, None)
-    assert set(stock) == set(ours)
-    different = {name: (stock[name], ours[name]) for name in stock if stock[name] != ours[name]}
-    assert not different, json.dumps(different, indent=1)
+        for variable in ("_", "SHLVL", "OLDPWD", "PWD", "LC_CTYPE"):
+            env.pop(variable, None)
+    stock = found.pop("theirs")
+    for name, ours in found.items():
+        assert set(stock) == set(ours)
+        different = {key: (stock[key], ours[key]) for key in stock if stock[key] != ours[key]}
+        assert not different, f"{name}: {json.dumps(different, indent=1)}"
 
 
 @pytest.mark.spawns
@@ -142,20 +150,16 @@ def test_where_home_is_not_the_passwd_home_a_tilde_means_what_it_means_on_stock(
 @pytest.mark.spawns
 @pytest.mark.matrix
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("way", ["in-process", "warm"])
 def test_modules_of_real_collections_give_the_result_that_stock_ansible_gives(
-    one_python_for_each_minor, world, tmp_path, way
+    one_python_for_each_minor, world, tmp_path
 ):
     if not prepare_collections.there():
         pytest.skip(prepare_collections.MISSING)
     where = {"ANSIBLE_COLLECTIONS_PATH": str(prepare_collections.FOLDER)}
-    ways = {
-        "theirs": [str(ANSIBLE_PLAYBOOK)],
-        "ourown": [sys.executable, "-m", "forkless", "playbook", "--modules", way],
-    }
     found = {
         name: plain(results(command, world, tmp_path / name, "collections.yml", **where)[0], tmp_path / name)
-        for name, command in ways.items()
+        for name, command in WAYS.items()
     }
     assert found["theirs"]["r_ini"]["changed"]
-    assert found["theirs"] == found["ourown"]
+    assert found["theirs"] == found["within"]
+    assert found["theirs"] == found["warmed"]

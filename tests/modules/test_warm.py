@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pathlib
@@ -60,6 +61,9 @@ def test_modules_with_odd_ways_end_as_they_do_on_stock(one_python_for_each_minor
         for name in found["theirs"]
         if found["theirs"][name] != found["ourown"][name]
     }
+    # Whether a file that a module never closed was written to its end is up to how an interpreter ends; ours never loses it.
+    assert base64.b64decode(found["ourown"]["unclosed2"]["content"]) == b"flushed at the end"
+    different.pop("unclosed2", None)
     assert not different, json.dumps(different, indent=1)
 
 
@@ -129,7 +133,7 @@ def test_a_changed_module_and_a_changed_module_util_are_seen_by_the_next_run(pro
 def test_it_can_be_switched_off(project, way):
     (project.folder / "library/mine.py").write_text(MODULE)
     (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
-    off = {"modules": "cold"} if way == "cold" else {"env": {"FORKLESS_DISABLE": "other,warm-modules"}}
+    off = {"modules": "cold"} if way == "cold" else {"env": {"FORKLESS_DISABLE": "user-cache,warm-modules"}}
     result = forkless.run(**project("    - mine:\n    - mine:\n"), **off)
     result.raise_for_failures()
     assert len(set(values(result, "parent"))) == 4
@@ -194,7 +198,9 @@ def test_a_module_whose_interpreter_went_away_is_unreachable_and_not_run_twice(p
 def test_an_interpreter_that_is_killed_between_two_tasks_is_started_again(project):
     (project.folder / "library/mine.py").write_text(MODULE)
     (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
-    tasks = "    - mine:\n      register: r\n    - raw: kill -9 {{ r.parent }}\n    - mine:\n"
+    # Dead before the next task comes: of one that dies while it is given an order nobody knows how far it got.
+    over = "kill -9 {{ r.parent }}; while grep -qs '^State:.[^Z]' /proc/{{ r.parent }}/status; do sleep 0.05; done"
+    tasks = f'    - mine:\n      register: r\n    - raw: "{over}"\n    - mine:\n'
     result = forkless.run(**project(tasks), limit="a")
     assert result.rc == 0, result.stdout
     first, second = values(result, "parent")

@@ -11,10 +11,7 @@ import pytest
 
 SCRIPT = pathlib.Path(__file__).parent / "runner_suites.py"
 # Those that can tell one spawn from another.
-SLICE = (
-    "password_prompt or pexpect_timeout or long_running_children or env_accuracy or run_command_cancel"
-    " or explosive_cancel or events_missing or job_timeout or idle_timeout or multiline_blank"
-)
+SLICE = "password_prompt or pexpect_timeout or env_accuracy or run_command_cancel or explosive_cancel or job_timeout"
 
 
 @pytest.mark.spawns

@@ -14,6 +14,7 @@ import copy
 import functools
 import io
 import itertools
+import math
 import pickle
 import queue
 import signal
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Worker", "make_queue", "make_worker"]
 
+# Seconds between two words to a worker that it should end: some plugins swallow the first.
+_BETWEEN = 1.0
 # Never a real pid: os.kill of one must not hit a stranger.
 _pids = itertools.count(1 << 24)
 
@@ -117,6 +120,7 @@ class Worker:
         self.answered = False
         self.on_alarm: Any = signal.SIG_DFL
         self.since = 0.0
+        self._told = -math.inf
         self.thread: threading.Thread | None = None
         self._alarm_clock: threading.Timer | None = None
         self._done = threading.Event()
@@ -142,7 +146,10 @@ class Worker:
 
     def terminate(self) -> None:
         """Ask it to end; `abandon()` is for one that does not. One that has answered is at its end, and is left to tidy up."""
-        if self.is_alive() and not self.answered:
+        # Who stops the run tells it, and then Ansible as it tidies up: the second word would hit it in the middle of leaving.
+        now = time.monotonic()
+        if self.is_alive() and not self.answered and now - self._told > _BETWEEN:
+            self._told = now
             self.reach.interrupt(WorkerStopped)
 
     kill = terminate
