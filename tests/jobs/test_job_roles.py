@@ -158,12 +158,13 @@ def test_where_home_is_not_the_passwd_home_the_job_is_found_all_the_same(stage):
 
 
 def test_kill_says_what_it_saw_and_cleanup_spares_what_runs(stage):
-    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(634)"
+    # Numbers that no job id, time or pid has in it.
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(634.634634)"
     begin = []
     for name, argv in (
-        ("soft", ["sleep", "635"]),
+        ("soft", ["sleep", "635.635635"]),
         ("stubborn", [sys.executable, "-c", stubborn]),
-        ("stays", ["sleep", "636"]),
+        ("stays", ["sleep", "636.636636"]),
     ):
         begin += [
             role("async_job_load", job_name=name),
@@ -172,7 +173,7 @@ def test_kill_says_what_it_saw_and_cleanup_spares_what_runs(stage):
             role("async_job_save", job_name=name, ansible_job_id="{{ started.ansible_job_id }}"),
         ]  # fmt: skip
     stage.tasks(*begin)
-    until(lambda: len(stage.processes("634")) == 1, what="the stubborn one")
+    until(lambda: len(stage.processes("634.634634")) == 1, what="the stubborn one")
     keep = {
         "ansible.builtin.set_fact": {
             "ends": "{{ ends | default([]) + [[async_job_kill_state, async_job_kill_job.signal, async_job_kill_seen]] }}"
@@ -198,7 +199,7 @@ def test_kill_says_what_it_saw_and_cleanup_spares_what_runs(stage):
     assert stubborn[2]["left"] == []
     assert again[2] == {"before": "killed", "signalled": [], "killed": [], "left": []}
     assert said["stock"]["finished"]  # stock is told, too: it would have said "running" for ever
-    assert not stage.processes("634")
+    assert not stage.processes("634.634634")
     assert [job["job_name"] for job in said["async_job_list_jobs"]] == ["soft", "stays", "stubborn"]
     assert {job["job_name"]: job["why"] for job in said["young"]} == {
         "soft": "it is not old enough", "stubborn": "it is not old enough", "stays": "it is running",
@@ -207,7 +208,7 @@ def test_kill_says_what_it_saw_and_cleanup_spares_what_runs(stage):
     assert [(job["job_name"], job["why"]) for job in said["async_job_cleanup_kept"]] == [("stays", "it is running")]
     left = [path for path in (stage.async_dir / "forkless").rglob("*") if path.is_file()]
     assert [path.name for path in left] == [stage.record("stays")["ansible_job_id"]]
-    assert len(stage.processes("636")) == 1
+    assert len(stage.processes("636.636636")) == 1
 
 
 def test_a_finished_job_is_started_anew_if_the_play_says_so(stage):

@@ -61,7 +61,12 @@ class _Door:
         self._inside: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def accept(self) -> Any:
-        visitor = self._listener.accept()
+        try:
+            visitor = self._listener.accept()
+        except OSError:
+            if self._shut:  # closed before anyone came by: the stdlib's thread would try again for ever
+                raise _Shut from None
+            raise
         if self._shut:
             visitor.close()
             raise _Shut
