@@ -139,6 +139,31 @@ def test_it_can_be_switched_off(project, way):
     assert len(set(values(result, "parent"))) == 4
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user without a password, which only root may")
+def test_no_interpreter_is_kept_for_a_user_who_may_be_removed(project):
+    (project.folder / "library/mine.py").write_text(MODULE)
+    (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
+    book = project("    - mine:\n    - mine:\n")
+    for user, kept in (("root", True), ("nobody", False)):
+        told = {"ansible_become": True, "ansible_become_user": user, "ansible_python_interpreter": "/usr/bin/python3"}
+        result = forkless.run(
+            **book, limit="a", extra_vars=told, env={"ANSIBLE_PIPELINING": "1", "ANSIBLE_BECOME_ALLOW_SAME_USER": "1"}
+        )
+        result.raise_for_failures()
+        assert (len(set(values(result, "parent"))) == 1) is kept, (user, result.stdout)
+
+
+def test_the_command_line_is_shown_to_who_asks(project):
+    (project.folder / "library/mine.py").write_text(MODULE)
+    (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
+    result = forkless.run(**project("    - mine:\n"), limit="a", verbosity=3)
+    result.raise_for_failures()
+    shown = [line for line in result.stdout.splitlines() if "EXEC (warm)" in line]
+    assert shown and all(
+        sys.executable in line and "ansible.legacy.mine" in line and "zlib" not in line for line in shown
+    ), shown
+
+
 def wait_for(check, what):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

@@ -62,6 +62,9 @@ def wanted(action: Any) -> bool:
     become = connection.become
     if become is not None and not getattr(become, "pipelining", become.name != "su"):
         return False
+    # A user with a process cannot be removed; one that is kept for root keeps nobody from anything.
+    if become is not None and (action.get_become_option("become_user") or "root") != "root":
+        return False
     return not _disable.disabled("warm-modules", _environ(kind)) and not _environ(kind).get("_ANSIBLE_COVERAGE_CONFIG")
 
 
@@ -185,7 +188,8 @@ def _run(
     assert keep is not None  # noqa: S101  # `wanted` looked
     connection._connect()
     display = sys.modules["ansible.plugins.action"].display
-    display.vvv(f"EXEC (warm) {wrapped.order['fqn']}", host=action._play_context.remote_addr)
+    shown = command.replace(action._connection._shell.quote(BOOT.format(length=len(text))), wrapped.order["fqn"])
+    display.vvv(f"EXEC (warm) {shown}", host=action._play_context.remote_addr)
     door = _DOORS[type(connection).__module__](action, command, become)
     for attempt in (1, 2):
         try:
