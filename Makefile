@@ -29,8 +29,8 @@ demo: $(VENV)/.ready  ## see it work, in under a minute
 test: $(VENV)/.ready lint  ## run all the tests
 	@echo "preparing what the tests need ..."
 	@$(BIN)/python tests/prepare.py
-	@echo "testing, four at a time (most of them wait for others) ..."
-	@$(BIN)/python -m pytest -q -n 4 --dist loadgroup -m 'not alone'
+	@echo "testing, two at a time ..."
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone'
 	@echo "testing what needs the machine for itself ..."
 	@$(BIN)/python -m pytest -q -m alone
 	@echo "testing the other Pythons and ansible-cores ..."

@@ -52,7 +52,7 @@ def _pair(session: nox.Session, python: str, core: str, *tests: str) -> None:
         session.run(*install, "-e", ".[dev]", f"ansible-core~={core}.0", external=True)
         open(ready, "w").close()
     print(f"-- Python {python}, ansible-core {core}", flush=True)
-    session.run(f"{venv}/bin/python", "-m", "pytest", "-q", "-n", "4", "--dist", "loadgroup", *tests, external=True)
+    session.run(f"{venv}/bin/python", "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", *tests, external=True)
 
 
 @nox.session(python=False)

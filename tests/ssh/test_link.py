@@ -319,3 +319,20 @@ def test_without_retries_one_refusal_is_enough(sshd, wish):
         assert door.came == 1
     finally:
         door.go_home()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("session_started", ssh.LostError), ("anything_else", AttributeError)])
+def test_a_channel_that_is_closed_as_its_command_begins_is_a_lost_one(link, monkeypatch, name, kind):
+    """asyncssh stumbles over its own clean-up when a connection ends between the host's answer and the next line."""
+    from asyncssh import SSHClientConnection
+
+    one = link()
+    one.execute("true")
+
+    async def stumble(self, *args, **kwargs):
+        raise AttributeError(name=name)
+
+    monkeypatch.setattr(SSHClientConnection, "create_session", stumble)
+    with pytest.raises(kind) as caught:
+        one.execute("true")
+    assert kind is AttributeError or caught.value.started

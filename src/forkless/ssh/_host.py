@@ -136,6 +136,11 @@ class Host:
                 why: Any = err.reason
             except (library.DisconnectError, OSError) as err:
                 why = getattr(err, "reason", err)
+            except AttributeError as err:
+                if err.name != "session_started":
+                    raise
+                # The channel was closed between the host's yes and our hearing of it; asyncssh looks for its session all the same.
+                raise LostError(f"the connection to {self.settings.address} was lost as the command began") from err
             else:
                 return session  # type: ignore[no-any-return]
             tries -= 1
