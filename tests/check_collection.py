@@ -16,6 +16,10 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(HERE))
+
+import noxfile  # noqa: E402  # which Pythons there are is said there
+
 TOOLS = pathlib.Path(os.environ.get("FORKLESS_COLLECTION_TOOLS") or HERE / ".cache" / "collection-tools")
 CORES = ("2.18", "2.19", "2.20", "2.21")
 LINTERS = ["ansible-lint>=26", "antsibull-changelog>=0.30"]
@@ -30,8 +34,21 @@ sys.exit(subprocess.call([sys.executable, "-m", "pip", "install", *wanted]))
 # Which pip that is differs from one ansible-core to the next.
 PIPS = ("24_2", "25_2")
 BUILD = ("ansible-galaxy", "collection", "build", "--force", "--output-path")
-SANITY = ("ansible-test", "sanity", "--color", "no", "--python", f"{sys.version_info.major}.{sys.version_info.minor}")
+SANITY = ("ansible-test", "sanity", "--color", "no", "--python")
 LINT = ("ansible-lint", "--offline", "--profile", "production", "--exclude", "changelogs")
+
+
+def python_for(core: str) -> tuple[str, str]:
+    """Our own Python where that ansible-core runs on it, or else a newer one of this machine; its version with it."""
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    fitting = [python for python, minor in noxfile.PAIRS if minor == core]
+    for version in [ours] * (ours in fitting) + fitting[::-1]:
+        path = noxfile.interpreter(version)
+        if path is not None:
+            return path, version
+    raise SystemExit(
+        f"ansible-core {core} wants one of the Pythons {', '.join(fitting)}, and none of them is on this machine"
+    )
 
 
 def tools(core: str) -> pathlib.Path:
@@ -40,7 +57,7 @@ def tools(core: str) -> pathlib.Path:
     wanted = [f"ansible-core~={core}.0", *(LINTERS if core == CORES[-1] else [])]
     ready = TOOLS / core / "ready"
     if not (ready.exists() and ready.read_text() == repr(wanted)):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(TOOLS / core)], check=True)
+        subprocess.run([python_for(core)[0], "-m", "venv", "--clear", str(TOOLS / core)], check=True)
         subprocess.run([binaries / "python", "-m", "pip", "install", "--quiet", *wanted], check=True)
         ready.write_text(repr(wanted))
     return binaries
@@ -51,13 +68,21 @@ def check(core: str, root: str) -> list[str]:
     binaries, home = tools(core), TOOLS / f"home-{core}"
     cache = home / ".ansible" / "test" / "cache"
     cache.mkdir(parents=True, exist_ok=True)
+    # ansible-test passes no variables on to the pip that it calls; who is behind a proxy has named its certificates.
+    named = [os.environ[name] for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE") if name in os.environ]
+    if named:
+        (home / ".config" / "pip").mkdir(parents=True, exist_ok=True)
+        (home / ".config" / "pip" / "pip.conf").write_text(f"[global]\ncert = {named[0]}\n")
     for pip in PIPS:
         (cache / f"get_pip_{pip}.py").write_text(GET_PIP)
     folder = f"{root}/ansible_collections/forkless/core"
     environ = {"HOME": str(home), "PATH": f"{binaries}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
     # ansible-lint must find the collection; ansible-test brings its own ways, and other people's paths confuse it.
     found = environ | {"ANSIBLE_COLLECTIONS_PATH": root, "PYTHONPATH": str(HERE / "src")}
-    steps: list[tuple[tuple[str, ...], dict[str, str]]] = [((*BUILD, root), found), (SANITY, environ)]
+    steps: list[tuple[tuple[str, ...], dict[str, str]]] = [
+        ((*BUILD, root), found),
+        ((*SANITY, python_for(core)[1]), environ),
+    ]
     if core == CORES[-1]:
         steps = [(("antsibull-changelog", "lint"), found), (LINT, found), *steps]
     failed = []
