@@ -321,7 +321,6 @@ class Far:
         self.tasks[number] = Task(number, pid, out, err)
         self.poll.register(out, select.POLLIN | select.POLLHUP)
         self.poll.register(err, select.POLLIN | select.POLLHUP)
-        self.say(b"S", number)
 
     @staticmethod
     def there(cwd: str) -> bool:
@@ -464,7 +463,7 @@ def main(ask_groups: bool) -> None:
     sys.path[:] = [path for path in sys.path if path not in ("", ".")]
     far = Far(inp, out, ask_groups)
     sys.meta_path.insert(0, far.finder)
-    hello = {"pid": os.getpid(), "magic": importlib.util.MAGIC_NUMBER.hex(), "python": sys.version.split()[0]}
+    hello = {"magic": importlib.util.MAGIC_NUMBER.hex()}
     os.write(out, MAGIC)
     far.say(b"H", 0, json.dumps(hello).encode())
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, KeyboardInterrupt):

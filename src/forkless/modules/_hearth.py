@@ -63,7 +63,6 @@ class _Call:
 class Hearth:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.python = ""
         self.used = time.monotonic()
         self.ready = threading.Event()
         self.lost = False
@@ -107,7 +106,6 @@ class Hearth:
     def _hear(self, kind: bytes, number: int, body: bytes) -> None:
         if kind == b"H":
             hello = json.loads(body)
-            self.python = hello["python"]
             self._same_python = hello["magic"] == MAGIC
             self.ready.set()
             return
