@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import signal
 import threading
 import time
@@ -69,6 +70,25 @@ def test_a_child_that_waits_for_a_lock_is_stopped_and_the_lock_still_works(ctx):
     lock.release()
     assert lock.acquire(timeout=WAIT)
     lock.release()
+    queue.close()
+
+
+def join_one_of_its_own(event, queue):
+    child = multiprocessing.get_context().Process(target=event.wait, daemon=True)
+    child.start()
+    queue.put("joining")
+    child.join()
+
+
+def test_a_child_that_waits_for_a_child_of_its_own_is_stopped(ctx):
+    event, queue = ctx.Event(), ctx.SimpleQueue()
+    child = ctx.Process(target=join_one_of_its_own, args=(event, queue), name="Laius")
+    child.start()
+    assert queue.get() == "joining"
+    child.terminate()
+    child.join(WAIT)
+    assert child.exitcode == -signal.SIGTERM
+    eventually(lambda: not fm.abandoned())  # it was not left behind, or not for long: nobody sets the event
     queue.close()
 
 
