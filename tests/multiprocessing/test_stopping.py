@@ -12,6 +12,7 @@ import time
 import pytest
 
 import forkless.multiprocessing as fm
+from forkless.multiprocessing._abandoned import Stop, Stopper
 
 WAIT = 30
 
@@ -149,3 +150,24 @@ def test_stopping_a_child_that_has_ended_hits_nobody(ctx):
     child.terminate()
     child.kill()
     assert child.exitcode == 0
+
+
+def test_a_stop_that_arrives_at_the_very_last_moment_keeps_nobody_from_seeing_the_end(ctx, monkeypatch):
+    said = []
+    stock = Stopper.thread_gone
+
+    def interrupted_once(stopper):
+        said.append(stopper)
+        if len(said) == 1:
+            stopper.signal = signal.SIGTERM
+            raise Stop
+        stock(stopper)
+
+    monkeypatch.setattr(Stopper, "thread_gone", interrupted_once)
+    before = threading.enumerate()
+    child = ctx.Process(target=abs, args=(1,))
+    child.start()
+    child.join(WAIT)
+    assert child.exitcode == -signal.SIGTERM
+    assert child._popen._stopper.gone
+    assert threading.enumerate() == before

@@ -70,21 +70,11 @@ class Stopper:
         self._name = name
 
     def thread_gone(self) -> None:
-        """
-        Said by the thread when its work is over. From here on no Stop is raised in it.
-
-        To be got through even if one arrives meanwhile; one that is on its way still is taken back.
-        """
-        while True:
-            try:
-                with self._lock:
-                    self.gone = True
-                if self.signal:
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
-            except Stop:
-                continue
-            else:
-                return
+        """Said by the thread when its work is over. No Stop is raised in it any more, and one on its way is taken back."""
+        with self._lock:
+            self.gone = True
+        if self.signal:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
 
     def stop(self, signal: int) -> None:
         if self._life.returncode is not None or self.signal:

@@ -150,14 +150,19 @@ class _Child:
         except Stop:
             pass
         finally:
+            # Not a word may be lost from here on. A Stop that arrives at the last moment, which is any call, is let go by.
+            while not self._stopper.gone:
+                try:
+                    self._stopper.thread_gone()
+                except Stop:
+                    continue
             try:
                 _handover.Duplicate.drop_unclaimed(self._life)
                 if thread is not None:
                     thread._delete()  # type: ignore[attr-defined]
             finally:
-                self._stopper.thread_gone()
-                # Last of all, now that nothing can be raised here any more: whoever waits for it wakes up once, when
-                # there is nothing left to do that would keep the interpreter from them.
+                # Last of all: whoever waits for it wakes up once, when there is nothing left to do that would keep the
+                # interpreter from them.
                 self._life.end(-self._stopper.signal or code)
 
     def _live(self) -> int:
