@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import multiprocessing
 import os
 import select
@@ -223,6 +224,39 @@ def test_two_hundred_children_at_once(ctx):
     for child in children:
         child.join()
     assert [child.exitcode for child in children] == [0] * 200
+
+
+def test_several_who_wait_for_one_child_all_see_its_end(ctx):
+    event = ctx.Event()
+    child = ctx.Process(target=wait_for, args=(event,))
+    child.start()
+    seen = []
+    waiters = [threading.Thread(target=lambda: seen.append(child._popen.wait(WAIT))) for _ in range(4)]
+    for waiter in waiters:
+        waiter.start()
+    assert child._popen.wait(0.01) is None
+    event.set()
+    for waiter in waiters:
+        waiter.join(WAIT)
+    assert seen == [0] * 4
+    assert child._popen.life._waiters == []
+    child.join()
+
+
+def test_a_thread_that_nobody_announced_belongs_to_the_program_and_is_not_made_up_for_it(ctx):
+    """threading would make up an entry for it, which stays in threading.enumerate() when the thread is gone."""
+    before, answers = threading.enumerate(), []
+    done = threading.Lock()
+    done.acquire()
+
+    def ask():
+        answers.append(multiprocessing.current_process().name)
+        done.release()
+
+    _thread.start_new_thread(ask, ())
+    assert done.acquire(timeout=WAIT)
+    assert answers == ["MainProcess"]
+    assert threading.enumerate() == before
 
 
 @pytest.mark.spawns

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ import time
 import pytest
 
 import forkless.multiprocessing as fm
+from forkless.multiprocessing._abandoned import Stop, Stopper
 
 WAIT = 30
 
@@ -72,6 +74,25 @@ def test_a_child_that_waits_for_a_lock_is_stopped_and_the_lock_still_works(ctx):
     queue.close()
 
 
+def join_one_of_its_own(event, queue):
+    child = multiprocessing.get_context().Process(target=event.wait, daemon=True)
+    child.start()
+    queue.put("joining")
+    child.join()
+
+
+def test_a_child_that_waits_for_a_child_of_its_own_is_stopped(ctx):
+    event, queue = ctx.Event(), ctx.SimpleQueue()
+    child = ctx.Process(target=join_one_of_its_own, args=(event, queue), name="Laius")
+    child.start()
+    assert queue.get() == "joining"
+    child.terminate()
+    child.join(WAIT)
+    assert child.exitcode == -signal.SIGTERM
+    eventually(lambda: not fm.abandoned())  # it was not left behind, or not for long: nobody sets the event
+    queue.close()
+
+
 def test_one_that_cannot_be_stopped_counts_as_dead_and_is_named(ctx, caplog):
     read_end, write_end = ctx.Pipe(duplex=False)
     queue = ctx.SimpleQueue()
@@ -129,3 +150,24 @@ def test_stopping_a_child_that_has_ended_hits_nobody(ctx):
     child.terminate()
     child.kill()
     assert child.exitcode == 0
+
+
+def test_a_stop_that_arrives_at_the_very_last_moment_keeps_nobody_from_seeing_the_end(ctx, monkeypatch):
+    said = []
+    stock = Stopper.thread_gone
+
+    def interrupted_once(stopper):
+        said.append(stopper)
+        if len(said) == 1:
+            stopper.signal = signal.SIGTERM
+            raise Stop
+        stock(stopper)
+
+    monkeypatch.setattr(Stopper, "thread_gone", interrupted_once)
+    before = threading.enumerate()
+    child = ctx.Process(target=abs, args=(1,))
+    child.start()
+    child.join(WAIT)
+    assert child.exitcode == -signal.SIGTERM
+    assert child._popen._stopper.gone
+    assert threading.enumerate() == before

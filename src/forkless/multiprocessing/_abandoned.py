@@ -70,13 +70,11 @@ class Stopper:
         self._name = name
 
     def thread_gone(self) -> None:
-        """The last statement of the thread; to be reached even if the exception arrives while it runs."""
-        while not self.gone:
-            try:
-                with self._lock:
-                    self.gone = True
-            except Stop:
-                continue
+        """Said by the thread when its work is over. No Stop is raised in it any more, and one on its way is taken back."""
+        with self._lock:
+            self.gone = True
+        if self.signal:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
 
     def stop(self, signal: int) -> None:
         if self._life.returncode is not None or self.signal:

@@ -73,6 +73,8 @@ def report(name: str) -> None:
 
 def _run_after_forkers(life: Life) -> None:
     """For the objects that came in by pickle. Those that are shared by reference have not been through a fork."""
+    if not life.drew_tickets:
+        return
     registry = util._afterfork_registry
     # .data, because list() of a plain dict is one step, while other threads register objects of their own.
     for key in sorted((key for key in list(registry.data) if Ticket.owner_of(key[0]) == life.pid), key=itemgetter(0)):
@@ -86,15 +88,19 @@ def _run_after_forkers(life: Life) -> None:
 
 def _leave(life: Life) -> None:
     """What an interpreter does at its exit, for one life: threads, finalizers, children, the other finalizers."""
-    _join_threads(life)
-    give_back_queues(life)
-    util._run_finalizers(0)
-    for child in process.active_children():
-        if child.daemon:
-            child.terminate()
-    for child in process.active_children():
-        child.join()
-    util._run_finalizers()
+    if life.started_threads:
+        _join_threads(life)
+    if life.drew_tickets:
+        give_back_queues(life)
+        util._run_finalizers(0)
+    if life.children:
+        for child in process.active_children():
+            if child.daemon:
+                child.terminate()
+        for child in process.active_children():
+            child.join()
+    if life.drew_tickets:
+        util._run_finalizers()
 
 
 def _join_threads(life: Life) -> None:

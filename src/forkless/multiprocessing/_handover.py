@@ -26,6 +26,7 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 from forkless.multiprocessing._life import Life, Ticket, here
+from forkless.multiprocessing._shelf import Shelved
 from forkless.multiprocessing._stdlib import context, util
 
 __all__ = ["Duplicate", "Handed", "by_copy", "by_reference", "give_back_queues", "rebuild_arena", "unpack"]
@@ -55,6 +56,8 @@ def _own(thing: Any) -> Any:
 
 
 def _own_end(thing: Any) -> Any:
+    if isinstance(thing, Shelved):
+        return thing if thing.closed else thing.twin()
     if isinstance(thing, Connection) and not thing.closed:
         return type(thing)(os.dup(thing.fileno()), thing.readable, thing.writable)
     if isinstance(thing, socket.socket) and thing.fileno() >= 0:

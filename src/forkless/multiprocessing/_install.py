@@ -120,6 +120,7 @@ def _import_stdlib() -> None:
         "multiprocessing.heap",
         "multiprocessing.forkserver",
         "multiprocessing.managers",
+        "multiprocessing.pool",
         "multiprocessing.resource_sharer",
         "multiprocessing.shared_memory",
         "multiprocessing.synchronize",
@@ -130,7 +131,7 @@ def _import_stdlib() -> None:
 
 def _thread_seams() -> list[Seam]:
     from concurrent.futures import process as executor
-    from multiprocessing import connection, heap, managers, queues, synchronize
+    from multiprocessing import connection, heap, managers, pool, queues, synchronize
 
     from forkless.multiprocessing import _by_thread as by
     from forkless.multiprocessing import _handover, _managers, _queues
@@ -167,6 +168,12 @@ def _thread_seams() -> list[Seam]:
         Seam(executor, "_system_limits_checked", False, "whatever it found before, it can make locks now"),
         Seam(executor, "_system_limited", None, "likewise"),
         Seam(managers, "signal", by.View(signal, signal=_signal), "only the main thread may set signal handlers"),
+        Seam(
+            queues.SimpleQueue, "__init__", _queues.simple_init(queues.SimpleQueue.__init__), "messages stay in memory"
+        ),
+        Seam(
+            pool.Pool, "_get_sentinels", _pool_sentinels(vars(pool.Pool)["_get_sentinels"]), "wakes up for every result"
+        ),
         Seam(queues.SimpleQueue, "get", _queues.get(queues.SimpleQueue.get), "the stdlib's knows no time limit"),
         Seam(
             queues.Queue, "__init__", _queues.init(queues.Queue.__init__), "messages stay in memory: a shelf for them"
@@ -264,6 +271,23 @@ def _bootstrap_of(stock: Any) -> Any:
         return _bootstrap.bootstrap(self, parent_sentinel)
 
     return bootstrap
+
+
+def _pool_sentinels(stock: Any) -> Any:
+    """
+    Pool._get_sentinels: what the thread that replaces dead workers waits for.
+
+    The stdlib's wakes up for every result as well, finds nothing to do, and looks again as long as results are waiting.
+    Beside real processes nobody notices. Beside threads it keeps them all from the interpreter.
+    """
+    from forkless.multiprocessing._shelf import Shelved
+
+    def _get_sentinels(self: Any) -> Any:
+        if isinstance(self._outqueue._reader, Shelved):
+            return [self._change_notifier._reader]
+        return stock(self)
+
+    return _get_sentinels
 
 
 def _signal(signum: int, handler: Any) -> Any:

@@ -8,9 +8,12 @@ started on, and whatever threads are started from there. here() says which.
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import itertools
 import os
 import threading
+import time
 from multiprocessing import process as stdlib_process
 from typing import Any
 
@@ -35,14 +38,19 @@ class Life:
         self.luggage: set[int] = set()
         # Locks that threads of this child wait for, and that can be released to wake them.
         self.waits: set[Any] = set()
+        # Whether any finalizer, after-forker or thread was ever made in it: most lives end with none to look for.
+        self.drew_tickets = False
+        self.started_threads = False
         # Its work is done, and it is tidying up.
         self.leaving = False
         self.returncode: int | None = None
-        self._over = threading.Event()
+        # Each who waits for the end waits on a lock of their own, to be released by it. An Event does the same with
+        # three objects more, and is what most of the time between a start and a join would go into.
+        self._waiters: list[_thread.LockType] = []
         self._sentinel: tuple[int, int] | None = None
-        # Guards returncode and _sentinel, and nothing else. Never held while calling out. Re-entrant, because the
+        # Guards returncode, _waiters and _sentinel, and nothing else. Never held while calling out. Re-entrant, because the
         # garbage collector may close a child from inside any allocation made under it.
-        self._lock = threading.RLock()
+        self._lock = _thread.RLock()
 
     @classmethod
     def child_of(cls, parent: Life) -> Life:
@@ -56,10 +64,30 @@ class Life:
             self.returncode = returncode
             if self._sentinel is not None:
                 os.close(self._sentinel[1])
-        self._over.set()
+            for waiter in self._waiters:
+                _wake(waiter)
 
     def wait(self, timeout: float | None) -> int | None:
-        self._over.wait(timeout)
+        if self.returncode is not None or (timeout is not None and timeout <= 0):
+            return self.returncode
+        waiter = _thread.allocate_lock()
+        waiter.acquire()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        # Whoever tells the waiting child to stop releases this too, so that it comes by a bytecode.
+        waits = here().waits
+        waits.add(waiter)
+        with self._lock:
+            self._waiters.append(waiter)
+        try:
+            while self.returncode is None:
+                left = -1 if deadline is None else deadline - time.monotonic()
+                if deadline is not None and left <= 0:
+                    break
+                waiter.acquire(True, min(left, _thread.TIMEOUT_MAX))
+        finally:
+            waits.discard(waiter)
+            with self._lock:
+                self._waiters.remove(waiter)
         return self.returncode
 
     def sentinel(self) -> int:
@@ -85,6 +113,11 @@ class Life:
         self.close_sentinel()
 
 
+def _wake(waiter: _thread.LockType) -> None:
+    with contextlib.suppress(RuntimeError):  # it is awake already
+        waiter.release()
+
+
 class _Main(Life):
     """The program itself. Its belongings are the stdlib's own, so that stepping out again finds them where they were."""
 
@@ -108,9 +141,13 @@ class _Main(Life):
 MAIN = _Main()
 
 
+# The table behind threading.current_thread(), which would make up an entry for a thread that has none.
+_threads: dict[int, threading.Thread] = vars(threading)["_active"]
+
+
 def here() -> Life:
     """The life that the calling thread belongs to."""
-    life: Life = getattr(threading.current_thread(), "_forkless_life", MAIN)
+    life: Life = getattr(_threads.get(_thread.get_ident()), "_forkless_life", MAIN)
     return life
 
 
@@ -120,6 +157,7 @@ def inherit_life(start: Any) -> Any:
     def start_in_this_life(self: threading.Thread) -> None:
         life = here()
         if life is not MAIN:
+            life.started_threads = True
             self._forkless_life = life  # type: ignore[attr-defined]
         start(self)
 
@@ -149,4 +187,6 @@ class Tickets:
         self._count = count
 
     def __next__(self) -> Ticket:
-        return Ticket.of(next(self._count), here().pid)
+        life = here()
+        life.drew_tickets = True
+        return Ticket.of(next(self._count), life.pid)

@@ -24,9 +24,10 @@ from multiprocessing import queues
 from queue import Empty, Full
 from typing import Any
 
+from forkless.multiprocessing import _shelf
 from forkless.multiprocessing._abandoned import Stop
 
-__all__ = ["get", "init", "put", "reset"]
+__all__ = ["get", "init", "put", "reset", "simple_init"]
 
 # Numbers on the shelf. A pipe that may hold no more than one page still takes the numbers of all of them.
 _PARCELS = 1000
@@ -187,6 +188,17 @@ def _sent(queue: Any, ends: _Ends, parcel: bytes | memoryview) -> bool:
     finally:
         queue._wlock.release()
     return True
+
+
+def simple_init(stock: Any) -> Any:
+    """SimpleQueue.__init__. Its messages stay in memory as well, by another road: see _shelf."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        stock(self, *args, **kwargs)
+        if _core(self) is not None:
+            _shelf.put_up(self)
+
+    return __init__
 
 
 def get(stock: Any) -> Any:

@@ -57,10 +57,10 @@ class Popen:
         return self.life.returncode
 
     def _launch(self, process: Process) -> None:
-        twin = _handover.by_reference(process)
-        self._start_thread(process.name, lambda: twin)
+        self.life.process = _handover.by_reference(process)
+        self._start_thread(process.name, None)
 
-    def _start_thread(self, name: str, receive: Callable[[], Process]) -> None:
+    def _start_thread(self, name: str, receive: Callable[[], Process] | None) -> None:
         child = _Child(self.life, self._stopper, name, receive)
         # Not threading.Thread: the interpreter must not wait for a thread that cannot be stopped, yet the threads that
         # the child starts must not be daemons because of it.
@@ -134,7 +134,7 @@ class _ThreadOfChild(threading._DummyThread):
 class _Child:
     """Everything that happens on the thread, from its first statement to its last."""
 
-    def __init__(self, life: Life, stopper: Stopper, name: str, receive: Callable[[], Process]) -> None:
+    def __init__(self, life: Life, stopper: Stopper, name: str, receive: Callable[[], Process] | None) -> None:
         self._life = life
         self._stopper = stopper
         self._name = name
@@ -150,25 +150,33 @@ class _Child:
         except Stop:
             pass
         finally:
+            # Not a word may be lost from here on. A Stop that arrives at the last moment, which is any call, is let go by.
+            while not self._stopper.gone:
+                try:
+                    self._stopper.thread_gone()
+                except Stop:
+                    continue
             try:
                 _handover.Duplicate.drop_unclaimed(self._life)
-                self._life.end(-self._stopper.signal or code)
                 if thread is not None:
                     thread._delete()  # type: ignore[attr-defined]
             finally:
-                self._stopper.thread_gone()
+                # Last of all: whoever waits for it wakes up once, when there is nothing left to do that would keep the
+                # interpreter from them.
+                self._life.end(-self._stopper.signal or code)
 
     def _live(self) -> int:
         life = self._life
-        life.process = _Newborn(life, self._name)
         life.parent_process = _bootstrap.ParentProcess(life.parent)
-        try:
-            life.process = self._receive()
-        except Exception:  # noqa: BLE001  (whatever a pickle may raise; it ends the child, not the program)
-            _bootstrap.report(self._name)
-            return 1
-        finally:
-            del self._receive
+        if self._receive is not None:
+            life.process = _Newborn(life, self._name)
+            try:
+                life.process = self._receive()
+            except Exception:  # noqa: BLE001  (whatever a pickle may raise; it ends the child, not the program)
+                _bootstrap.report(self._name)
+                return 1
+            finally:
+                del self._receive
         code: int = life.process._bootstrap(parent_sentinel=None)
         _bootstrap.empty_pockets(life.process)
         return code & 0xFF
