@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import tempfile
 from typing import TYPE_CHECKING, Any
 
+from forkless._answers import Answers
 from forkless._errors import SpecError
 from forkless._spec import RunSpec
 
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     import contextlib
 
 __all__ = ["Folder"]
-
-# What Ansible asks for, and where the answer goes. env/passwords has patterns that are matched against the question.
-_QUESTIONS = {
-    "SSH password:": "conn_pass",
-    "BECOME password[defaults to SSH password]:": "become_pass",
-    "BECOME password:": "become_pass",
-    "Vault password:": "vault",
-}
 
 
 class Folder:
@@ -42,7 +34,6 @@ class Folder:
         settings = self._mapping("settings")
         env = {str(key): str(value) for key, value in self._mapping("envvars").items()}
         words = [*self._cmdline(asked.cmdline), *self._key()]
-        passwords, vault = self._passwords()
         project = self._place(asked.project_dir, "project")
         fields: dict[str, Any] = {
             "inventory": self._inventory(asked.inventory),
@@ -52,8 +43,7 @@ class Folder:
             "args": [*words, *self._extra_vars()],
             "env": self._paths(env, project, asked.roles_path),
             "cwd": project if os.path.isdir(project) else self.path,
-            "passwords": passwords,
-            "vault_password": vault,
+            "answers": self._answers(),
             "artifacts": self._place(asked.artifact_dir, "artifacts"),
             "keep": asked.rotate_artifacts or None,
             "ident": asked.ident,
@@ -111,25 +101,14 @@ class Folder:
     def _extra_vars(self) -> list[str]:
         return ["-e", f"@{self.path}/env/extravars"] if self._mapping("extravars") else []
 
-    def _passwords(self) -> tuple[dict[str, str], str | None]:
-        found: dict[str, str] = {}
-        unanswered = []
-        for pattern, answer in self._mapping("passwords").items():
-            try:
-                asked = [kind for question, kind in _QUESTIONS.items() if re.search(str(pattern), question)]
-            except re.error as err:
-                raise SpecError(f"{self.path}/env/passwords: {pattern!r} is no regular expression: {err}") from None
-            for kind in asked:
-                found.setdefault(kind, str(answer))
-            if not asked:
-                unanswered.append(str(pattern))
-        if unanswered:
-            raise SpecError(
-                f"{self.path}/env/passwords answers {', '.join(map(repr, unanswered))}, and only the questions for the SSH, become "
-                "and vault passwords are answered here; pass the value as an extra variable instead"
-            )
-        vault = found.pop("vault", None)
-        return found, vault
+    def _answers(self) -> dict[str, str]:
+        """Patterns and what to type where one matches: asked by Ansible for -k, -K and the vault, or by the play itself."""
+        found = {str(pattern): str(answer) for pattern, answer in self._mapping("passwords").items()}
+        try:
+            Answers(found)
+        except SpecError as err:
+            raise SpecError(f"{self.path}/env/passwords: {err}") from None
+        return found
 
     def _key(self) -> list[str]:
         key = self._file("ssh_key")

@@ -3,8 +3,8 @@
 A run in a child process, with ansible-runner's events.
 
 The child is ansible-playbook, or the threads engine behind the same command line. ansible-runner's callback plugin in
-it tells what happens; its filter takes the events out of the output here. No terminal: RunSpec has no prompts to
-answer, and a play that finds no terminal does not wait for one.
+it tells what happens; its filter takes the events out of the output here. No terminal: a play that finds none does not
+wait for one, and the answers that a RunSpec has are read by our child from a file that only it can see.
 """
 
 from __future__ import annotations
@@ -116,6 +116,11 @@ class RunnerEngine:
 
     def _command(self, spec: RunSpec) -> list[str]:
         child = self.child or ("threads" if _threads_work() else "ansible")
+        if child == "ansible" and spec.answers:
+            raise UnsupportedError(
+                "answers= needs the threads engine, here or in the child: the stock command asks at a terminal, and has none here; "
+                "leave out child='ansible', or give the values as extra_vars"
+            )
         if child == "threads":
             # -P: a yaml.py beside the playbook must not pass for the one that Ansible imports.
             return [sys.executable, "-P", "-c", _OURS, _HOME, "adhoc" if spec.module else "playbook"]

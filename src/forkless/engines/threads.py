@@ -187,6 +187,7 @@ class ThreadsEngine:
             environ={**os.environ, **spec.env} if spec.env else None,
             passwords=spec.passwords,
             vault_password=spec.vault_password,
+            answers=spec.answers,
             modules=spec.modules,
         )
         scene.callbacks.append(_once(lambda: _callback.make_callback(listener)))
