@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless._errors import SpawnError, SpecError, UnsupportedError
 from forkless._events import Status
-from forkless._result import Outcome
+from forkless._result import Outcome, complaint
 from forkless.engines._feed import Sink, Text
 from forkless.engines._secrets import Secrets
 from forkless.engines._tree import Tree
@@ -330,16 +330,7 @@ def _outcome(child: _Child, spec: RunSpec, stop: Stop, last: str, *, recap: bool
     if child.rc < 0:
         name = signal.Signals(-child.rc).name if -child.rc in set(signal.Signals) else str(-child.rc)
         return Outcome(Status.FAILED, 128 - child.rc, f"{spec.command} was killed by {name}")
-    return Outcome(Status.FAILED, child.rc, "" if recap else _complaint(last))
-
-
-def _complaint(last: str) -> str:
-    """What Ansible said before it gave up, if it never came to a recap."""
-    for line in reversed(last.splitlines()):
-        for sign in ("ERROR! ", "[ERROR]: "):
-            if sign in line:
-                return line.partition(sign)[2].strip()
-    return ""
+    return Outcome(Status.FAILED, child.rc, "" if recap else complaint(last))
 
 
 ENGINE = RunnerEngine()

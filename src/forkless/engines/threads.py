@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from forkless import _disable, modules, ssh
 from forkless._errors import StuckWorkerError
 from forkless._events import Status
-from forkless._result import Outcome
+from forkless._result import Outcome, complaint
 from forkless.engines import (
     _callback,
     _copies,
@@ -209,7 +209,9 @@ class ThreadsEngine:
             raise left_behind
         if stop.requested:
             return Outcome(stop.why, code or 99)
-        return Outcome(Status.SUCCESSFUL if code == 0 else Status.FAILED, code)
+        if code == 0:
+            return Outcome(Status.SUCCESSFUL, 0)
+        return Outcome(Status.FAILED, code, "" if listener.recap else complaint(transcript.last))
 
 
 def _once(make: Callable[[], Any]) -> Callable[[], Any]:
