@@ -112,13 +112,48 @@ class Folder:
 
     def _key(self) -> list[str]:
         key = self._file("ssh_key")
-        return ["--private-key", self._private("ssh_key", key if key.endswith("\n") else key + "\n")] if key else []
+        if not key:
+            return []
+        key = self._opened(key if key.endswith("\n") else key + "\n")
+        return ["--private-key", self._private("ssh_key", key)]
+
+    def _opened(self, key: str) -> str:
+        """
+        The key without its passphrase, which env/passwords has.
+
+        ansible-runner gives it to an agent that asks for it. There is none here: the key lies in a file that only we can read, in
+        memory where the system has such a folder, for as long as the run lasts.
+        """
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization as form
+
+        read = form.load_ssh_private_key if "BEGIN OPENSSH" in key else form.load_pem_private_key
+        try:
+            read(key.encode(), None)
+        except TypeError:
+            question = f"Enter passphrase for {self.path}/env/ssh_key: "
+        except (ValueError, UnsupportedAlgorithm):
+            return key  # not one that we can read; ssh may, and will say what it thinks of it
+        else:
+            return key
+        passphrase = Answers(self._answers()).to(question)
+        if passphrase is None:
+            raise SpecError(f"{self.path}/env/ssh_key has a passphrase, and env/passwords does not answer {question!r}")
+        try:
+            found: Any = read(key.encode(), passphrase.encode())
+        except ValueError:
+            raise SpecError(
+                f"the passphrase of {self.path}/env/ssh_key in env/passwords is not the right one"
+            ) from None
+        kind = form.PrivateFormat.OpenSSH
+        return str(found.private_bytes(form.Encoding.PEM, kind, form.NoEncryption()), "ascii")
 
     # -- files of ours ---------------------------------------------------------------------------------------------
 
     def _private(self, name: str, text: str) -> str:
         if not self._scratch:
-            self._scratch = self._around.enter_context(tempfile.TemporaryDirectory(prefix="forkless-run-"))
+            place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  # TemporaryDirectory makes it private
+            self._scratch = self._around.enter_context(tempfile.TemporaryDirectory(prefix="forkless-run-", dir=place))
         path = os.path.join(self._scratch, name)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
