@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(HERE))
@@ -24,10 +25,14 @@ TOOLS = pathlib.Path(os.environ.get("FORKLESS_COLLECTION_TOOLS") or HERE / ".cac
 CORES = ("2.18", "2.19", "2.20", "2.21")
 LINTERS = ["ansible-lint>=26", "antsibull-changelog>=0.30"]
 
-# ansible-test fetches this one file from the network; pip itself can put pip in place.
+# ansible-test fetches this one file from the network; pip itself can put pip in place. ensurepip takes pip's settings out
+# of the environment, points its configuration at nothing, and leaves it so: who is behind a proxy gets no further.
 GET_PIP = """
-import ensurepip, subprocess, sys
+import ensurepip, os, subprocess, sys
+before = dict(os.environ)
 ensurepip.bootstrap()
+os.environ.clear()
+os.environ.update(before)
 wanted = [word for word in sys.argv[1:] if word not in ("--no-setuptools", "--no-wheel")]
 sys.exit(subprocess.call([sys.executable, "-m", "pip", "install", *wanted]))
 """
@@ -63,16 +68,27 @@ def tools(core: str) -> pathlib.Path:
     return binaries
 
 
+def pip_settings(environ: Mapping[str, str]) -> str:
+    """
+    What the environment tells pip, as a configuration file: ansible-test passes no variables on to the pip that it calls.
+
+    Who is behind a proxy has named its certificates, for pip or for all.
+    """
+    named = [environ[name] for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE") if environ.get(name)]
+    settings = {"cert": named[0]} if named else {}
+    for name, value in sorted(environ.items()):
+        if name.startswith("PIP_") and name != "PIP_CONFIG_FILE" and value:
+            settings[name.removeprefix("PIP_").lower().replace("_", "-")] = value
+    return "[global]\n" + "".join(f"{name} = {value.replace('%', '%%')}\n" for name, value in settings.items())
+
+
 def check(core: str, root: str) -> list[str]:
     """Run everything of one ansible-core; what failed, in words."""
     binaries, home = tools(core), TOOLS / f"home-{core}"
     cache = home / ".ansible" / "test" / "cache"
     cache.mkdir(parents=True, exist_ok=True)
-    # ansible-test passes no variables on to the pip that it calls; who is behind a proxy has named its certificates.
-    named = [os.environ[name] for name in ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE") if name in os.environ]
-    if named:
-        (home / ".config" / "pip").mkdir(parents=True, exist_ok=True)
-        (home / ".config" / "pip" / "pip.conf").write_text(f"[global]\ncert = {named[0]}\n")
+    (home / ".config" / "pip").mkdir(parents=True, exist_ok=True)
+    (home / ".config" / "pip" / "pip.conf").write_text(pip_settings(os.environ))
     for pip in PIPS:
         (cache / f"get_pip_{pip}.py").write_text(GET_PIP)
     folder = f"{root}/ansible_collections/forkless/core"

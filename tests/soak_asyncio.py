@@ -37,7 +37,13 @@ BOOK = """
     register: said
   - assert: that=said.stdout=="said "~number
 """
-HOSTS = "one ansible_connection=local\ntwo ansible_connection=local\n"
+HOSTS = """\
+one
+two
+[all:vars]
+ansible_connection=local
+ansible_python_interpreter="{{ ansible_playbook_python }}"
+"""
 
 
 class Soak:

@@ -6,8 +6,9 @@ Short runs, one after the other, in a program full of threads: is the recap ther
     python tests/soak_runs.py --how patched --runs 100     # ansible_runner.run() with forkless.runner.patch()
     python tests/soak_runs.py --how stock --runs 40        # ansible_runner.run() as it is
 
-The load is that of soak_spawn.py. A child that is still a copy of this program after --patience seconds is hung; it is
-killed and counted.
+The load is that of soak_spawn.py, calm enough to leave the runs a core (--hard: as it is there). A child that is still a
+copy of this program after --patience seconds is hung; it is killed and counted. A line on stderr every --every seconds
+says how far it is; the last line is the report.
 """
 
 from __future__ import annotations
@@ -55,6 +56,12 @@ class Soak:
         self.lock = threading.Lock()
         self.counts = dict.fromkeys(("runs", "hung", "lost", "failed"), 0)
         self.workers = []
+        self.started, self.wanted = time.monotonic(), options.runs
+
+    def progress(self):
+        with self.lock:
+            counts = ", ".join(f"{value} {name}" for name, value in self.counts.items())
+        return f"{time.monotonic() - self.started:5.0f} s: {counts} of {self.wanted}"
 
     def work(self):
         while True:
@@ -71,10 +78,14 @@ class Soak:
                 self.counts["failed"] += status != "successful"
                 self.counts["lost"] += status == "successful" and events[-1:] != ["playbook_on_stats"]
 
-    def watch(self, over):
+    def watch(self, over, every):
+        told = self.started
         ours = pathlib.Path("/proc/self/cmdline").read_bytes()
         since = {}
         while not over.wait(0.2):
+            if time.monotonic() - told >= every:
+                told = time.monotonic()
+                print(self.progress(), file=sys.stderr, flush=True)
             for worker in self.workers:
                 for pid in children_of(worker.native_id):
                     with contextlib.suppress(OSError):
@@ -94,6 +105,8 @@ def main():
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--patience", type=float, default=4)
     parser.add_argument("--load", default="log,import,alloc,lock,tls")
+    parser.add_argument("--every", type=float, default=10, help="seconds between two lines of progress")
+    parser.add_argument("--hard", action="store_true", help="a load that takes all of a core")
     options = parser.parse_args()
     warnings.simplefilter("ignore", DeprecationWarning)
     os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
@@ -108,8 +121,8 @@ def main():
         soak = Soak(options, book)
         if options.how != "stock":
             soak.way(book)  # what is made once, and kept, is there before we count
-        with Load([kind for kind in options.load.split(",") if kind]):
-            watch = threading.Thread(target=soak.watch, args=[over], daemon=True)
+        with Load([kind for kind in options.load.split(",") if kind], calm=not options.hard):
+            watch = threading.Thread(target=soak.watch, args=[over, options.every], daemon=True)
             threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))
             soak.workers = [threading.Thread(target=soak.work) for _ in range(options.at_once)]
             for worker in soak.workers:

@@ -38,9 +38,16 @@ COMMAND = [
 
 
 class Load:
-    """Threads that make the program busy in the ways that matter."""
+    """
+    Threads that make the program busy in the ways that matter.
 
-    def __init__(self, kinds):
+    A `calm` one takes a small share of one core: it works more rarely, and holds its lock while it sleeps, as who waits for a
+    disk or a server does. So the lock is held as often at the moment of a fork, and what is started has a core to run on.
+    """
+
+    def __init__(self, kinds, *, calm=False):
+        self._calm = calm
+        self._slower = 20 if calm else 1
         self._over = threading.Event()
         self._local = threading.local()
         self._pool_lock = threading.Lock()
@@ -68,12 +75,12 @@ class Load:
             thread.join()
 
     def _logging(self):
-        while not self._over.wait(0.0005):
+        while not self._over.wait(0.0005 * self._slower):
             for _ in range(50):
                 self._log.info("busy %s", time.monotonic())
 
     def _importing(self):
-        while not self._over.wait(0.002):
+        while not self._over.wait(0.002 * self._slower):
             sys.modules.pop("this_is_nothing", None)
             with contextlib.suppress(ImportError):
                 importlib.import_module("this_is_nothing")
@@ -81,7 +88,7 @@ class Load:
             importlib.import_module("colorsys")
 
     def _allocating(self):
-        while not self._over.wait(0.001):
+        while not self._over.wait(0.001 * self._slower):
             ring = [[None] for _ in range(500)]
             for one, other in itertools.pairwise(ring):
                 one[0] = other
@@ -90,7 +97,10 @@ class Load:
     def _holding(self):
         while not self._over.wait(0.0005):
             with self._pool_lock:
-                sum(range(5000))
+                if self._calm:
+                    self._over.wait(0.002)
+                else:
+                    sum(range(5000))
 
     def _idle(self):
         soak = self

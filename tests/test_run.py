@@ -207,6 +207,11 @@ def test_an_inventory_that_is_not_there_is_refused(tmp_path):
     assert start(inventory=str(tmp_path)).wait().ok
 
 
+def test_a_folder_to_run_in_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(SpecError, match=r"cwd .*nowhere is not a folder"):
+        start(cwd=tmp_path / "nowhere")
+
+
 def test_a_ready_spec_and_other_fields_do_not_mix():
     with pytest.raises(SpecError, match="whole request"):
         forkless.start(spec=forkless.RunSpec(playbook="a.yml"), engine=Pretend(), check=True)
@@ -388,6 +393,8 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecError, match="artifacts cannot be written"):
         start(artifacts=tmp_path / "file" / "deeper")
+    with pytest.raises(SpecError, match="artifacts cannot be written to .*: Not a directory"):
+        start(artifacts=tmp_path / "file")
 
 
 def test_a_full_disk_for_artifacts_never_stops_the_run(tmp_path, monkeypatch):

@@ -46,7 +46,8 @@ class Artifacts:
         self.trouble = ""
         self._keep = spec.keep
         try:
-            os.makedirs(parent, mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # a file, perhaps; the next line says so
+                os.makedirs(parent, mode=0o700, exist_ok=True)
             os.mkdir(self.path, 0o700)
             os.mkdir(os.path.join(self.path, "job_events"), 0o700)
             self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from forkless._events import Event
 
-__all__ = ["Outcome", "Result"]
+__all__ = ["Outcome", "Result", "complaint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +77,12 @@ class Result:
         bad = [name for name, counts in self.hosts.items() if counts["failures"] or counts["dark"]]
         who = f" on {', '.join(bad)}" if bad else ""
         raise RunFailed(self.sentence or f"the run failed{who} (exit code {self.rc})", self)
+
+
+def complaint(last: str) -> str:
+    """What Ansible said before it gave up, if it never came to a recap."""
+    for line in reversed(last.splitlines()):
+        for sign in ("ERROR! ", "[ERROR]: "):
+            if sign in line:
+                return line.partition(sign)[2].strip()
+    return ""

@@ -263,8 +263,10 @@ def _end_all() -> None:
         run._thread.join(max(0.0, deadline - time.monotonic()))
 
 
-def _check_inventory(spec: RunSpec) -> None:
+def _check_places(spec: RunSpec) -> None:
     """Ansible only warns of an inventory that is not there, goes on with none, and calls it a success."""
+    if not os.path.isdir(str(spec.cwd)):
+        raise SpecError(f"cwd {spec.cwd} is not a folder")
     for source in spec.inventory or ():  # type: ignore[union-attr]  # __post_init__ made it a tuple
         path = os.path.join(str(spec.cwd), os.path.expanduser(str(source)))
         if "," not in str(source) and not os.path.exists(path):
@@ -288,7 +290,7 @@ def start(
         spec = RunSpec(playbook=playbook, **fields)
     elif playbook is not None or fields:
         raise SpecError("spec= is the whole request; other fields go into it")
-    _check_inventory(spec)
+    _check_places(spec)
     chosen = engines.choose(engine) if engine is None or isinstance(engine, str) else engine
     return Run(spec, chosen, wait=wait)._begin()
 

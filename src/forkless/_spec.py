@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from forkless._answers import Answers
 from forkless._errors import SpecError
 
 __all__ = ["RunSpec"]
@@ -72,6 +73,11 @@ class RunSpec:
     vault_password: str | None = field(default=None, repr=False)
     passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
     """`{"conn_pass": ..., "become_pass": ...}`: what -k and -K would have asked for."""
+    answers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """
+    What to answer when the run asks: a regular expression that is looked for in the question, and the answer, as in
+    ansible-runner's passwords. For `vars_prompt`, `pause`, -k, -K and --ask-vault-password; the first that matches counts.
+    """
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Environment for this run only: ANSIBLE_* settings, and what its child processes see on top of the program's own."""
@@ -124,6 +130,7 @@ class RunSpec:
                 raise SpecError(f"env: {key!r} is not a variable that an environment can hold")
         if self.modules not in ("auto", "warm", "cold", "in-process"):
             raise SpecError(f"modules must be 'auto', 'warm', 'cold' or 'in-process', not {self.modules!r}")
+        Answers(self.answers)
         unknown = set(self.passwords) - {"conn_pass", "become_pass"}
         if unknown:
             raise SpecError(f"passwords has conn_pass and become_pass, not {', '.join(sorted(unknown))}")

@@ -50,10 +50,13 @@ def test_the_versions_of_all_that_takes_part(capsys):
     assert lines[3] == "engine threads"
 
 
-@pytest.mark.parametrize("command", ["run", "doctor", "completion", "jobs"])
+JOBS = [f"jobs {name}" for name in ("list", "show", "status", "wait", "kill", "cleanup", "output")]
+
+
+@pytest.mark.parametrize("command", ["run", "doctor", "completion", "jobs", *JOBS])
 def test_every_command_has_help_with_examples(command, capsys):
     with pytest.raises(SystemExit) as left:
-        main([command, "--help"])
+        main([*command.split(), "--help"])
     assert left.value.code == 0
     assert f"examples:\n  {'source' if command == 'completion' else 'forkless'}" in capsys.readouterr().out
 

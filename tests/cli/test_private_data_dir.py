@@ -89,6 +89,21 @@ def test_a_role_and_a_module(job, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.spawns
+@pytest.mark.parametrize("engine", ["threads", "runner"])
+def test_what_the_play_asks_is_answered_from_env_passwords(job, engine, capsys):
+    (job / "project/asks.yml").write_text(
+        "- hosts: one\n  gather_facts: false\n  vars_prompt:\n    - {name: who, prompt: Who goes there}\n"
+        "    - {name: year, prompt: Which year, private: false}\n"
+        "  tasks:\n    - debug: {msg: \"{{ who == 'a fri' ~ 'end' }} {{ year }}\"}\n"
+    )
+    (job / "env/passwords").write_text("'^Who goes there:\\s*?$': a friend\nWhich year: 1999\n")
+    assert main(["run", str(job), "-p", "asks.yml", "-i", "first", "--engine", engine]) == 0
+    said = capsys.readouterr().out
+    assert "True 1999" in said
+    assert "a friend" not in said + "".join(one.read_text() for one in (job / "artifacts").rglob("*") if one.is_file())
+
+
 @pytest.mark.parametrize(
     ("files", "flags", "sentence"),
     [
@@ -97,7 +112,6 @@ def test_a_role_and_a_module(job, capsys):
         ({"env/envvars": "{"}, ["-p", "site.yml"], "env/envvars is neither YAML nor JSON"),
         ({"env/settings": "idle_timeout: soon\n"}, ["-p", "site.yml"], "idle_timeout must be a number of seconds"),
         ({"env/cmdline": "'half"}, ["-p", "site.yml"], "cannot be split into words"),
-        ({"env/passwords": "'Favourite colour': red\n"}, ["-p", "site.yml"], "only the questions for the SSH, become"),
         ({"env/passwords": "'(': red\n"}, ["-p", "site.yml"], "is no regular expression"),
     ],
 )

@@ -389,7 +389,8 @@ def test_a_command_that_is_not_there_is_a_spawn_error(monkeypatch, tmp_path):
         forkless.run("x.yml", engine=RunnerEngine("ansible"), env={"PATH": str(tmp_path)})
 
 
-def test_a_folder_that_is_not_there_is_a_spawn_error(tmp_path):
+def test_a_folder_that_is_gone_when_its_turn_comes_is_a_spawn_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(forkless._run, "_check_places", lambda spec: None)  # it was there when this was asked
     with pytest.raises(forkless.SpawnError, match="nowhere"):
         forkless.run("x.yml", engine=RunnerEngine("ansible"), cwd=tmp_path / "nowhere")
 

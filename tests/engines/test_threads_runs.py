@@ -308,3 +308,13 @@ def test_two_hundred_runs_leave_nothing_behind(project):
     after = resident(), len(os.listdir("/proc/self/fd")), threading.active_count()
     assert after[1:] == before[1:]
     assert after[0] - before[0] < 5_000_000, f"grew by {(after[0] - before[0]) / 1e6:.1f} MB"
+
+
+def test_a_run_that_never_came_to_a_recap_says_why_in_a_sentence(project):
+    project.spec("- debug:\n")
+    nobody = project.run(limit="nobody")
+    assert "no hosts to target" in nobody.sentence, nobody
+    with pytest.raises(forkless.RunFailed, match="no-such-book.yml could not be found"):
+        project.run(name="no-such-book.yml").raise_for_failures()
+    # Where there is a recap it is the hosts that tell.
+    assert project.run("- fail: {msg: '[ERROR]: no'}\n", limit="h1").sentence == ""

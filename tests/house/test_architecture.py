@@ -17,18 +17,20 @@ SOURCE = pathlib.Path(forkless.__file__).parent
 # Each room, and the rooms that it may import; an arrow that is not here does not exist.
 GROUND = {"_errors"}
 ARROWS = {
+    "_answers": GROUND,
     "_environment": set(),
     "_errors": set(),
     "_events": GROUND,
     "_disable": {"_errors"},
     "_platform": GROUND,
-    "_spec": GROUND,
+    "_spec": GROUND | {"_answers"},
     "_stop": GROUND | {"_events"},
     "_result": GROUND | {"_events"},
     "multiprocessing": {"_platform"},
     "modules": {"_disable", "_errors", "_events", "_platform", "_stop"},
     "ssh": {"_errors"},
     "engines": {
+        "_answers",
         "_disable",
         "_errors",
         "_events",
@@ -49,6 +51,7 @@ ARROWS = {
     "_aio": {"_errors", "_events", "_spec", "_stop", "_result", "_run"},
     "web": {"_errors", "_events", "jobs"},
     "cli": {
+        "_answers",
         "_errors",
         "_events",
         "_platform",

@@ -72,6 +72,10 @@ def run(targets: list[str], out: pathlib.Path, *more: str) -> dict[str, str]:
 
 
 def main(argv: list[str]) -> int:
+    sys.path.insert(0, str(pathlib.Path(__file__).parent))
+    from runner_suites import heed_signals
+
+    heed_signals()
     which = argv[0] if argv else "fast"
     if not YARDSTICK.is_dir():
         print(f"the yardstick is not at {YARDSTICK}; it comes with the project's shared folder")

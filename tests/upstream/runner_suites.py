@@ -17,6 +17,7 @@ import argparse
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -137,8 +138,22 @@ def compare(name: str, folder: pathlib.Path, core: str, more: list[str]) -> list
     return worse
 
 
+def heed_signals() -> None:
+    """
+    Ctrl-C and a hang-up end what we start, whoever started us.
+
+    The background job of a shell has Ctrl-C ignored, one under nohup hang-ups; children inherit it, and tests that send
+    either to their own children wait for ever.
+    """
+    for number, action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, action)
+
+
 def main() -> int:
     import ansible.release
+
+    heed_signals()
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", choices=SUITES, action="append")

@@ -27,3 +27,20 @@ def test_what_passes_with_the_stock_spawn_passes_with_ours():
         pytest.skip("ansible-runner's sdist could not be had from PyPI, and it is not in .nox/upstream-runner")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "'failed': 0" in done.stdout, done.stdout
+
+
+@pytest.mark.spawns
+def test_a_suite_that_is_started_in_the_background_can_still_be_interrupted():
+    # What a shell does to its background jobs, and what the suites below then see.
+    program = (
+        "import signal, subprocess, sys\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+        "from runner_suites import heed_signals\n"
+        "heed_signals()\n"
+        "see = 'import signal; print(*(signal.getsignal(n) is signal.SIG_IGN for n in (signal.SIGINT, signal.SIGHUP)))'\n"
+        "subprocess.run([sys.executable, '-S', '-c', see])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=SCRIPT.parent, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "False False\n", done.stdout + done.stderr

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -11,7 +13,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from forkless._errors import ForklessError
+from forkless._answers import Answers
+from forkless._errors import ForklessError, SpecError
 from forkless._stop import Stop
 from forkless.cli import _face, _plan
 
@@ -215,6 +218,8 @@ def add_flags(parser: Any) -> None:
             help="how modules run: in an interpreter that is kept warm on the host; cold, each in one of its own; in this process "
             "where it can be (local connection); or (auto) warm, and in this process where no program can be started",
         ),
+        # How the runner engine hands its answers to us. Nobody types it.
+        group.add_argument("--answers-file", default=None, help=argparse.SUPPRESS),
         *_face.add_flags(group),
     ]
     found = parser._get_option_tuples
@@ -261,6 +266,8 @@ def _class(command: str, shown: _Shown, around: contextlib.ExitStack) -> Any:
             options = super().post_process_args(options)
             scene.modules = options.modules
             try:
+                if options.answers_file:
+                    scene.answers = _answers(options.answers_file)
                 shown.begin(command, options)
             except ForklessError as error:  # by the parser's own way out: Ansible calls anything else unexpected
                 self.parser.exit(2, f"forkless: {error}\n")
@@ -269,6 +276,21 @@ def _class(command: str, shown: _Shown, around: contextlib.ExitStack) -> Any:
             return options
 
     return Command
+
+
+def _answers(path: str) -> Answers:
+    """Read once. A descriptor that we inherited for it is closed: no child of ours shall find it open."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError) as err:
+        raise SpecError(
+            f"the answers in {path} cannot be read: {getattr(err, 'strerror', None) or type(err).__name__}"
+        ) from None
+    folder, number = os.path.split(path)
+    if folder == "/dev/fd" and int(number) > 2:
+        os.close(int(number))
+    return Answers(found)
 
 
 def _waiting_for(scene: Scene) -> str:

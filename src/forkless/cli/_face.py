@@ -33,7 +33,8 @@ def add_flags(group: Any) -> list[argparse.Action]:
         group.add_argument(
             "--plain",
             action="store_true",
-            help="no live view below the output, also at a terminal (FORKLESS_PLAIN=1 says the same)",
+            help="no live view below the output, also at a terminal (FORKLESS_PLAIN=1 says the same); the live view needs rich: "
+            "pip install 'forkless[live]'",
         ),
         group.add_argument(
             "--format",

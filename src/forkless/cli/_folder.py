@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import tempfile
 from typing import TYPE_CHECKING, Any
 
+from forkless._answers import Answers
 from forkless._errors import SpecError
 from forkless._spec import RunSpec
 
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     import contextlib
 
 __all__ = ["Folder"]
-
-# What Ansible asks for, and where the answer goes. env/passwords has patterns that are matched against the question.
-_QUESTIONS = {
-    "SSH password:": "conn_pass",
-    "BECOME password[defaults to SSH password]:": "become_pass",
-    "BECOME password:": "become_pass",
-    "Vault password:": "vault",
-}
 
 
 class Folder:
@@ -42,7 +34,6 @@ class Folder:
         settings = self._mapping("settings")
         env = {str(key): str(value) for key, value in self._mapping("envvars").items()}
         words = [*self._cmdline(asked.cmdline), *self._key()]
-        passwords, vault = self._passwords()
         project = self._place(asked.project_dir, "project")
         fields: dict[str, Any] = {
             "inventory": self._inventory(asked.inventory),
@@ -52,8 +43,7 @@ class Folder:
             "args": [*words, *self._extra_vars()],
             "env": self._paths(env, project, asked.roles_path),
             "cwd": project if os.path.isdir(project) else self.path,
-            "passwords": passwords,
-            "vault_password": vault,
+            "answers": self._answers(),
             "artifacts": self._place(asked.artifact_dir, "artifacts"),
             "keep": asked.rotate_artifacts or None,
             "ident": asked.ident,
@@ -111,35 +101,59 @@ class Folder:
     def _extra_vars(self) -> list[str]:
         return ["-e", f"@{self.path}/env/extravars"] if self._mapping("extravars") else []
 
-    def _passwords(self) -> tuple[dict[str, str], str | None]:
-        found: dict[str, str] = {}
-        unanswered = []
-        for pattern, answer in self._mapping("passwords").items():
-            try:
-                asked = [kind for question, kind in _QUESTIONS.items() if re.search(str(pattern), question)]
-            except re.error as err:
-                raise SpecError(f"{self.path}/env/passwords: {pattern!r} is no regular expression: {err}") from None
-            for kind in asked:
-                found.setdefault(kind, str(answer))
-            if not asked:
-                unanswered.append(str(pattern))
-        if unanswered:
-            raise SpecError(
-                f"{self.path}/env/passwords answers {', '.join(map(repr, unanswered))}, and only the questions for the SSH, become "
-                "and vault passwords are answered here; pass the value as an extra variable instead"
-            )
-        vault = found.pop("vault", None)
-        return found, vault
+    def _answers(self) -> dict[str, str]:
+        """Patterns and what to type where one matches: asked by Ansible for -k, -K and the vault, or by the play itself."""
+        found = {str(pattern): str(answer) for pattern, answer in self._mapping("passwords").items()}
+        try:
+            Answers(found)
+        except SpecError as err:
+            raise SpecError(f"{self.path}/env/passwords: {err}") from None
+        return found
 
     def _key(self) -> list[str]:
         key = self._file("ssh_key")
-        return ["--private-key", self._private("ssh_key", key if key.endswith("\n") else key + "\n")] if key else []
+        if not key:
+            return []
+        key = self._opened(key if key.endswith("\n") else key + "\n")
+        return ["--private-key", self._private("ssh_key", key)]
+
+    def _opened(self, key: str) -> str:
+        """
+        The key without its passphrase, which env/passwords has.
+
+        ansible-runner gives it to an agent that asks for it. There is none here: the key lies in a file that only we can read, in
+        memory where the system has such a folder, for as long as the run lasts.
+        """
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization as form
+
+        read = form.load_ssh_private_key if "BEGIN OPENSSH" in key else form.load_pem_private_key
+        try:
+            read(key.encode(), None)
+        except TypeError:
+            question = f"Enter passphrase for {self.path}/env/ssh_key: "
+        except (ValueError, UnsupportedAlgorithm):
+            return key  # not one that we can read; ssh may, and will say what it thinks of it
+        else:
+            return key
+        passphrase = Answers(self._answers()).to(question)
+        if passphrase is None:
+            raise SpecError(f"{self.path}/env/ssh_key has a passphrase, and env/passwords does not answer {question!r}")
+        try:
+            found: Any = read(key.encode(), passphrase.encode())
+        except ValueError:
+            raise SpecError(
+                f"the passphrase of {self.path}/env/ssh_key in env/passwords is not the right one"
+            ) from None
+        kind = form.PrivateFormat.OpenSSH
+        return str(found.private_bytes(form.Encoding.PEM, kind, form.NoEncryption()), "ascii")
 
     # -- files of ours ---------------------------------------------------------------------------------------------
 
     def _private(self, name: str, text: str) -> str:
         if not self._scratch:
-            self._scratch = self._around.enter_context(tempfile.TemporaryDirectory(prefix="forkless-run-"))
+            place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  # TemporaryDirectory makes it private
+            self._scratch = self._around.enter_context(tempfile.TemporaryDirectory(prefix="forkless-run-", dir=place))
         path = os.path.join(self._scratch, name)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(text)

@@ -27,6 +27,7 @@ _COLOURS = {"running": "36", "done": "32", "claimed": "36", "unreachable": "35"}
 EXAMPLES = """\
 examples:
   forkless jobs list
+  forkless jobs show rebuild --host web1
   forkless jobs status -i hosts.ini
   forkless jobs wait rebuild --host web1 -i hosts.ini --timeout 3600
   forkless jobs output rebuild -i hosts.ini --follow
@@ -71,7 +72,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run: Any, text: str, *, job: str = "", hosts: bool = True) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        own = [line for line in EXAMPLES.splitlines() if line.startswith(f"  forkless jobs {name}")]
+        sub = commands.add_parser(
+            name,
+            help=text,
+            description=text,
+            epilog="\n".join(["examples:", *own]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
         sub.set_defaults(run=run)
         if job:
             sub.add_argument("job", nargs="?" if job == "?" else None, help="the job's name")

@@ -28,7 +28,7 @@ examples:
   forkless run /srv/job -p site.yml --json | jq .event
 
 The folder is ansible-runner's: project/ with the playbooks, inventory/, and env/ with envvars, extravars, passwords, settings,
-cmdline and ssh_key. What the run left is in artifacts/IDENT/, as ansible-runner writes it. Exit codes are Ansible's.
+cmdline and ssh_key. env/passwords answers what is asked: by -k and -K in env/cmdline, and by vars_prompt and pause. What the run left is in artifacts/IDENT/, as ansible-runner writes it. Exit codes are Ansible's.
 """
 
 

@@ -31,10 +31,13 @@ class Transcript:
         # Guards _kept and nothing else; writers call from the strategy's thread and from the results thread.
         self._lock = threading.Lock()
         self._kept: list[str] = []
+        self.last = ""
+        """The end of all that was printed."""
 
     def write(self, text: str) -> int:
         with self._lock:
             self._kept.append(text)
+            self.last = (self.last + text)[-4096:]
         self._write(text)
         return len(text)
 
@@ -68,6 +71,7 @@ class Listener:
         self._lock = threading.Lock()
         self._counter = 0
         self._line = 0
+        self.recap = False
         self.playbook: dict[str, Any] = {}
         self.play: dict[str, Any] = {}
         self.task: dict[str, Any] = {}
@@ -75,6 +79,7 @@ class Listener:
 
     def emit(self, event: str, fields: dict[str, Any], *, own: str | None = None, parent: str = "") -> None:
         now = dt.datetime.now(dt.UTC)
+        self.recap = self.recap or event == "playbook_on_stats"
         with self._lock:
             text = self._transcript.take() if self._transcript else ""
             shown = text.rstrip("\n").replace("\n", "\r\n")

@@ -238,22 +238,6 @@ def set_queue(_original: Any, _site: str) -> Any:
     return set_queue
 
 
-def prompt_until(original: Any, _site: str) -> Any:
-    """A worker's prompt is answered to that worker. Upstream asks the module's global, which is the last one started."""
-
-    @functools.wraps(original)
-    def prompt(display: Any, msg: str, private: bool = False, seconds: Any = None, **inputs: Any) -> Any:
-        worker: Any = _scene.current_worker()
-        if worker is None:
-            with _scene.typing():
-                return original(display, msg, private=private, seconds=seconds, **inputs)
-        fields = {"interrupt_input": None, "complete_input": None, **inputs}
-        worker._final_q.send_prompt(worker_id=worker.worker_id, prompt=msg, private=private, seconds=seconds, **fields)
-        return worker.worker_queue.get()
-
-    return prompt
-
-
 # -- files --------------------------------------------------------------------------------------------------------
 
 

@@ -13,6 +13,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, TextIO
 
+from forkless._answers import Answers
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -47,6 +49,7 @@ class Scene:
         environ: Mapping[str, str] | None = None,
         passwords: Mapping[str, str] | None = None,
         vault_password: str | None = None,
+        answers: Mapping[str, str] | None = None,
         modules: str = "auto",
     ) -> None:
         self.ident = ident
@@ -58,6 +61,8 @@ class Scene:
         self.environ: dict[str, str] | None = None if environ is None else dict(environ)
         self.passwords = dict(passwords or {})
         self.vault_password = vault_password
+        self.answers = Answers(answers or {})
+        """What the run's own questions are answered: see `_questions`."""
         self.modules = modules
         """How modules for the local connection are run: see `forkless.modules.MODE`."""
         self.off: frozenset[str] = frozenset()

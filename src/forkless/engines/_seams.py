@@ -12,7 +12,7 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from forkless import modules
-from forkless.engines import _caches, _isolation, _plugins, _runtime, _syntax, _views, _worker
+from forkless.engines import _caches, _isolation, _plugins, _questions, _runtime, _syntax, _views, _worker
 from forkless.engines._stitch import KNOWN, Seam
 
 if TYPE_CHECKING:
@@ -161,8 +161,28 @@ SEAMS: tuple[Seam, ...] = (
     Seam("ansible.utils.display:subprocess", "cowsay is a child of the run", view(_views.subprocess_view)),
     Seam(f"{_DISPLAY}._final_q", "set in a worker and nowhere else", _isolation.final_queue, optional=True),
     Seam(f"{_DISPLAY}.set_queue", "refuses to be called in the parent process", _isolation.set_queue),
-    Seam(f"{_DISPLAY}.prompt_until", "the answer goes to who asked", _isolation.prompt_until),
-    Seam(f"{_DISPLAY}.prompt", "a view of the run steps aside while someone types", _runtime.asks),
+    Seam(f"{_DISPLAY}.prompt_until", "the answer goes to who asked", _questions.prompt_until),
+    Seam(f"{_DISPLAY}.prompt", "the run's answers; a program's terminal is not the run's", _questions.prompt),
+    Seam(f"{_DISPLAY}.do_var_prompt", "the run's answers, where there is no terminal", _questions.var_prompt),
+    Seam("ansible.cli:CLI._get_secret", "the run's answers; a program's terminal is not the run's", _questions.prompt),
+    Seam(
+        "ansible.executor.task_result:TaskResult.clean_copy",
+        "what was typed with echo: false is not reported",
+        _questions.without_hidden_input,
+        ("2.18",),
+    ),
+    Seam(
+        "ansible.executor.task_result:_RawTaskResult.as_callback_task_result",
+        "what was typed with echo: false is not reported",
+        _questions.without_hidden_input,
+        ("2.19", "2.20"),
+    ),
+    Seam(
+        "ansible._internal._task:UnifiedTaskResult.as_result_dict",
+        "what was typed with echo: false is not reported",
+        _questions.without_hidden_input,
+        SINCE_2_21,
+    ),
     Seam(
         "ansible.plugins.strategy:Debugger.cmdloop",
         "a view of the run steps aside while someone types",

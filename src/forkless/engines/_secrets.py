@@ -61,6 +61,8 @@ class Secrets:
             flags += ["-e", "@" + self.file("extra-vars.json", json.dumps(dict(spec.extra_vars)))]
         if spec.vault_password is not None:
             flags += ["--vault-password-file", self.memory(spec.vault_password)]
+        if spec.answers:
+            flags += ["--answers-file", self.memory(json.dumps(dict(spec.answers)))]
         for key, flag in (("conn_pass", "--connection-password-file"), ("become_pass", "--become-password-file")):
             if key in spec.passwords:
                 flags += [flag, self.file(key, spec.passwords[key] + "\n")]

@@ -3,8 +3,8 @@
 A run in a child process, with ansible-runner's events.
 
 The child is ansible-playbook, or the threads engine behind the same command line. ansible-runner's callback plugin in
-it tells what happens; its filter takes the events out of the output here. No terminal: RunSpec has no prompts to
-answer, and a play that finds no terminal does not wait for one.
+it tells what happens; its filter takes the events out of the output here. No terminal: a play that finds none does not
+wait for one, and the answers that a RunSpec has are read by our child from a file that only it can see.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless._errors import SpawnError, SpecError, UnsupportedError
 from forkless._events import Status
-from forkless._result import Outcome
+from forkless._result import Outcome, complaint
 from forkless.engines._feed import Sink, Text
 from forkless.engines._secrets import Secrets
 from forkless.engines._tree import Tree
@@ -116,6 +116,11 @@ class RunnerEngine:
 
     def _command(self, spec: RunSpec) -> list[str]:
         child = self.child or ("threads" if _threads_work() else "ansible")
+        if child == "ansible" and spec.answers:
+            raise UnsupportedError(
+                "answers= needs the threads engine, here or in the child: the stock command asks at a terminal, and has none here; "
+                "leave out child='ansible', or give the values as extra_vars"
+            )
         if child == "threads":
             # -P: a yaml.py beside the playbook must not pass for the one that Ansible imports.
             return [sys.executable, "-P", "-c", _OURS, _HOME, "adhoc" if spec.module else "playbook"]
@@ -325,16 +330,7 @@ def _outcome(child: _Child, spec: RunSpec, stop: Stop, last: str, *, recap: bool
     if child.rc < 0:
         name = signal.Signals(-child.rc).name if -child.rc in set(signal.Signals) else str(-child.rc)
         return Outcome(Status.FAILED, 128 - child.rc, f"{spec.command} was killed by {name}")
-    return Outcome(Status.FAILED, child.rc, "" if recap else _complaint(last))
-
-
-def _complaint(last: str) -> str:
-    """What Ansible said before it gave up, if it never came to a recap."""
-    for line in reversed(last.splitlines()):
-        for sign in ("ERROR! ", "[ERROR]: "):
-            if sign in line:
-                return line.partition(sign)[2].strip()
-    return ""
+    return Outcome(Status.FAILED, child.rc, "" if recap else complaint(last))
 
 
 ENGINE = RunnerEngine()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from forkless import _disable, modules, ssh
 from forkless._errors import StuckWorkerError
 from forkless._events import Status
-from forkless._result import Outcome
+from forkless._result import Outcome, complaint
 from forkless.engines import (
     _callback,
     _copies,
@@ -187,6 +187,7 @@ class ThreadsEngine:
             environ={**os.environ, **spec.env} if spec.env else None,
             passwords=spec.passwords,
             vault_password=spec.vault_password,
+            answers=spec.answers,
             modules=spec.modules,
         )
         scene.callbacks.append(_once(lambda: _callback.make_callback(listener)))
@@ -208,7 +209,9 @@ class ThreadsEngine:
             raise left_behind
         if stop.requested:
             return Outcome(stop.why, code or 99)
-        return Outcome(Status.SUCCESSFUL if code == 0 else Status.FAILED, code)
+        if code == 0:
+            return Outcome(Status.SUCCESSFUL, 0)
+        return Outcome(Status.FAILED, code, "" if listener.recap else complaint(transcript.last))
 
 
 def _once(make: Callable[[], Any]) -> Callable[[], Any]:
