@@ -207,8 +207,9 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             seen = _environ._seen()
             if seen is not os.environ and kwargs.get("env") is None and len(args) < 11:
                 kwargs["env"] = dict(seen)
-            if worker is not None:
-                kwargs.setdefault("start_new_session", True)
+            if worker is not None and not kwargs.get("start_new_session") and kwargs.get("process_group") is None:
+                # Either way it leads a group of its own, which is how it is ended with all it started.
+                kwargs |= {"start_new_session": True} if worker.reach.own_session else {"process_group": 0}
             if worker is not None or scene.stdin is not None:
                 for name, place in (("stdin", 3), ("stdout", 4), ("stderr", 5)):
                     if len(args) <= place and kwargs.get(name) is None:

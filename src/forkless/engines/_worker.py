@@ -319,7 +319,12 @@ def make_worker(upstream: Any) -> type:
             """Up to 2.18: a duplicate of stdin for the child. A worker of ours has none."""
 
         def _detach(self) -> None:
-            """Since 2.19: setsid and /dev/null over 0, 1 and 2. The streams are the worker's own already."""
+            """Since 2.19: setsid and /dev/null over 0, 1 and 2. The streams are the worker's own already, a session is for its children."""
+            constants: Any = sys.modules["ansible.constants"]
+            isolated = getattr(constants, "WORKER_SESSION_ISOLATION", None)  # since 2.21
+            if isolated is not None and "ansible_worker_session_isolation" in self._task_vars:
+                isolated = constants.config.get_config_value("WORKER_SESSION_ISOLATION", variables=self._task_vars)
+            self.reach.own_session = isolated is None or bool(isolated)
 
         def _hard_exit(self, error: Any) -> None:
             failure = sys.exc_info()[1]
