@@ -27,7 +27,16 @@ from forkless.engines import _scene
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["dress", "os_view", "signal_view", "subprocess_view", "sys_view", "threading_view", "time_view"]
+__all__ = [
+    "dress",
+    "os_view",
+    "seen_by_workers",
+    "signal_view",
+    "subprocess_view",
+    "sys_view",
+    "threading_view",
+    "time_view",
+]
 
 
 class View(types.ModuleType):
@@ -347,6 +356,11 @@ _WARDROBE: list[tuple[Any, Any]] = [
     (threading.Thread, _Thread),
 ]
 _BY_ID: dict[int, Any] = {id(real): view for real, view in _WARDROBE}
+
+
+def seen_by_workers(thing: Any) -> Any:
+    """The view of it, if it has one."""
+    return _BY_ID.get(id(thing), thing)
 
 
 def dress(module: types.ModuleType) -> Callable[[], None]:

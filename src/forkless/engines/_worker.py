@@ -25,7 +25,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from forkless import modules, ssh
-from forkless.engines import _scene, _threads
+from forkless.engines import _missing, _scene, _threads
 from forkless.engines._copies import private_vars
 from forkless.engines._reach import Reach, WorkerStopped
 
@@ -130,6 +130,7 @@ class Worker:
 
     def start(self) -> None:
         self._started = True
+        _missing.look()
         self.since = time.monotonic()
         self.scene.workers.add(self)
         self._done.clear()
