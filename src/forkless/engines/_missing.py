@@ -128,7 +128,8 @@ def _appeared(name: str, new: frozenset[str]) -> bool:
     above, _, leaf = name.rpartition(".")
     if name in sys.modules or above not in sys.modules or above.startswith(("ansible.", "ansible_collections.")):
         return False
-    if hasattr(sys.modules[above], leaf) or not hasattr(sys.modules[above], "__path__"):
+    inside = vars(sys.modules[above])  # not getattr: a module may have something to say about a name that is asked for
+    if leaf in inside or "__path__" not in inside:
         return False
     try:  # a part of a package that several projects share
         return importlib.util.find_spec(name) is not None
