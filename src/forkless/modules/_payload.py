@@ -14,6 +14,7 @@ import collections
 import contextlib
 import functools
 import hashlib
+import importlib.machinery
 import importlib.util
 import io
 import json
@@ -21,6 +22,7 @@ import marshal
 import os
 import re
 import threading
+import types
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -160,7 +162,7 @@ def _read(archive: bytes) -> Manifest:
             package = name.endswith(".__init__")
             name = name.removesuffix(".__init__")
             files.append((name, package, piece))
-            if _BEFORE.match(path) and _is_core(path, _sha(source).digest()):
+            if _BEFORE.match(path) and _core_file(path, _sha(source).digest()) is not None:
                 core.append(name)
     # What everything needs comes first: it is what tells whether another import has something to say.
     core.sort(key=lambda name: (name != "ansible.module_utils.basic", name))
@@ -173,16 +175,33 @@ def _piece(path: str, source: bytes) -> Piece:
     code = b""
     if path.endswith(".py"):
         with contextlib.suppress(SyntaxError, ValueError):  # the module's own failure, and so it is told where it runs
-            code = zlib.compress(marshal.dumps(compile(source, f"{_parcel.ROOT}/{path}", "exec", dont_inherit=True)), 1)
+            code = zlib.compress(marshal.dumps(_code(path, source)), 1)
     return Piece(f"{_sha(source).hexdigest()}:{path}", path, zlib.compress(source, 1), code)
 
 
+def _code(path: str, source: bytes) -> types.CodeType:
+    name = f"{_parcel.ROOT}/{path}"
+    file = _core_file(path, _sha(source).digest())
+    if file is not None:  # its code lies beside it, most likely, and to read it is a tenth of the work
+        code = importlib.machinery.SourceFileLoader(name, file).get_code(name)
+        if code is not None:
+            return _renamed(code, name)
+    return compile(source, name, "exec", dont_inherit=True)
+
+
+def _renamed(code: types.CodeType, name: str) -> types.CodeType:
+    inner = tuple(_renamed(one, name) if isinstance(one, types.CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=name, co_consts=inner)
+
+
 @functools.lru_cache(maxsize=4096)
-def _is_core(path: str, digest: bytes) -> bool:
+def _core_file(path: str, digest: bytes) -> str | None:
+    """Where ansible-core has that very file."""
     import ansible
 
+    place = os.path.join(os.path.dirname(os.path.dirname(ansible.__file__)), path)
     try:
-        with open(os.path.join(os.path.dirname(os.path.dirname(ansible.__file__)), path), "rb") as file:
-            return _sha(file.read()).digest() == digest
+        with open(place, "rb") as file:
+            return place if _sha(file.read()).digest() == digest else None
     except OSError:
-        return False
+        return None
