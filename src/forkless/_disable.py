@@ -21,6 +21,7 @@ NAMES = (
     "vars-cache",
     "user-cache",
     "warm-modules",
+    "import-cache",
 )
 
 

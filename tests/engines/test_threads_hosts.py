@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import importlib.metadata
 import os
 import signal
 import socket
@@ -185,3 +186,34 @@ def test_in_gunicorns_threads(project):
         server.wait(SOON)
         log.close()
     assert all(answer.startswith("0 ") for answer in answers), answers
+
+
+@pytest.mark.matrix
+def test_a_task_that_asks_for_the_programs_session_has_it_for_its_children(project):
+    tasks = """
+    - debug: {msg: "{{ lookup('pipe', 'cut -d\\\\  -f1,5,6 /proc/$$/stat') }}"}
+      name: with
+    - debug: {msg: "{{ lookup('pipe', 'cut -d\\\\  -f1,5,6 /proc/$$/stat') }}"}
+      name: without
+      vars: {ansible_worker_session_isolation: false}
+    - shell: cut -d\\  -f6 /proc/$$/stat
+      register: out
+      vars: {ansible_worker_session_isolation: false}
+    - debug: {msg: '{{ out.stdout }}'}
+      name: module
+    """
+    result = project.run(tasks, limit="h1")
+    result.raise_for_failures()
+    version = importlib.metadata.version("ansible-core").split(".")
+    knows = [int(part) for part in version[:2]] >= [2, 21]
+    found = {}
+    for name in ("with", "without"):
+        pid, group, found[name] = map(int, messages(result, name)["h1"].split())
+        assert group == pid, "it is ended by its group"
+    found["module"] = int(messages(result, "module")["h1"])
+    ours = os.getsid(0)
+    assert {name: session == ours for name, session in found.items()} == {
+        "with": False,
+        "without": knows,
+        "module": knows,
+    }

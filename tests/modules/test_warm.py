@@ -16,6 +16,7 @@ import time
 import pytest
 
 import forkless
+from forkless.modules import _warm
 
 HERE = pathlib.Path(__file__).parent
 SOURCE = HERE.parent.parent / "src"
@@ -246,3 +247,40 @@ def test_a_controller_that_is_killed_leaves_no_interpreter_behind(project):
     child.wait()
     wait_for(lambda: gone(warm), "the warm interpreter is still there")
     os.kill(module, signal.SIGKILL)
+
+
+LYING = """#!/usr/bin/python
+import os
+from ansible.module_utils.basic import AnsibleModule
+module = AnsibleModule({})
+with open("/proc/self/cmdline") as file:
+    module.exit_json(copied="AnsiballZ_mine.py" in file.read())
+"""
+
+
+@pytest.mark.matrix
+def test_who_says_that_nothing_is_to_be_pipelined_gets_the_module_copied(project):
+    (project.folder / "library/mine.py").write_text(LYING)
+    said = "      vars: {ansible_pipelining: %s}\n"
+    tasks = "    - mine:\n" + "".join("    - mine:\n" + said % value for value in ("false", "true", "'0'"))
+    result = forkless.run(**project(tasks), limit="a")
+    result.raise_for_failures()
+    assert values(result, "copied") == [False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("pipelined", "origin", "warm"),
+    [
+        (False, "default", True),
+        (True, "default", True),
+        (True, "env: ANSIBLE_PIPELINING", True),
+        (False, "env: ANSIBLE_PIPELINING", False),
+        (False, "/etc/ansible/ansible.cfg", False),
+    ],
+)
+def test_only_what_was_said_counts_and_not_what_is_so_by_default(pipelined, origin, warm):
+    class Connection:
+        def get_option_and_origin(self, _name):
+            return pipelined, origin
+
+    assert _warm._may_stay_away(Connection()) is warm

@@ -44,6 +44,8 @@ class Reach:
         self._sent: type[BaseException] | None = None
         self._over = False
         self._shielded = 0
+        self.own_session = True
+        """Whether its children have no terminal: since 2.21 a task may ask for the one that the program has."""
 
     def begin(self) -> None:
         """The calling thread is the worker from here on. One that was told to end before it began ends here."""

@@ -27,7 +27,16 @@ from forkless.engines import _scene
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["dress", "os_view", "signal_view", "subprocess_view", "sys_view", "threading_view", "time_view"]
+__all__ = [
+    "dress",
+    "os_view",
+    "seen_by_workers",
+    "signal_view",
+    "subprocess_view",
+    "sys_view",
+    "threading_view",
+    "time_view",
+]
 
 
 class View(types.ModuleType):
@@ -207,8 +216,9 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             seen = _environ._seen()
             if seen is not os.environ and kwargs.get("env") is None and len(args) < 11:
                 kwargs["env"] = dict(seen)
-            if worker is not None:
-                kwargs.setdefault("start_new_session", True)
+            if worker is not None and not kwargs.get("start_new_session") and kwargs.get("process_group") is None:
+                # Either way it leads a group of its own, which is how it is ended with all it started.
+                kwargs |= {"start_new_session": True} if worker.reach.own_session else {"process_group": 0}
             if worker is not None or scene.stdin is not None:
                 for name, place in (("stdin", 3), ("stdout", 4), ("stderr", 5)):
                     if len(args) <= place and kwargs.get(name) is None:
@@ -346,6 +356,11 @@ _WARDROBE: list[tuple[Any, Any]] = [
     (threading.Thread, _Thread),
 ]
 _BY_ID: dict[int, Any] = {id(real): view for real, view in _WARDROBE}
+
+
+def seen_by_workers(thing: Any) -> Any:
+    """The view of it, if it has one."""
+    return _BY_ID.get(id(thing), thing)
 
 
 def dress(module: types.ModuleType) -> Callable[[], None]:

@@ -25,7 +25,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from forkless import modules, ssh
-from forkless.engines import _scene, _threads
+from forkless.engines import _missing, _scene, _threads
 from forkless.engines._copies import private_vars
 from forkless.engines._reach import Reach, WorkerStopped
 
@@ -130,6 +130,7 @@ class Worker:
 
     def start(self) -> None:
         self._started = True
+        _missing.look()
         self.since = time.monotonic()
         self.scene.workers.add(self)
         self._done.clear()
@@ -319,7 +320,12 @@ def make_worker(upstream: Any) -> type:
             """Up to 2.18: a duplicate of stdin for the child. A worker of ours has none."""
 
         def _detach(self) -> None:
-            """Since 2.19: setsid and /dev/null over 0, 1 and 2. The streams are the worker's own already."""
+            """Since 2.19: setsid and /dev/null over 0, 1 and 2. The streams are the worker's own already, a session is for its children."""
+            constants: Any = sys.modules["ansible.constants"]
+            isolated = getattr(constants, "WORKER_SESSION_ISOLATION", None)  # since 2.21
+            if isolated is not None and "ansible_worker_session_isolation" in self._task_vars:
+                isolated = constants.config.get_config_value("WORKER_SESSION_ISOLATION", variables=self._task_vars)
+            self.reach.own_session = isolated is None or bool(isolated)
 
         def _hard_exit(self, error: Any) -> None:
             failure = sys.exc_info()[1]

@@ -18,11 +18,9 @@ import importlib.machinery
 import importlib.util
 import io
 import json
-import marshal
 import os
 import runpy
 import select
-import shutil
 import signal
 import site
 import stat
@@ -31,13 +29,12 @@ import sys
 import tempfile
 import threading
 import time
-import zipfile
-import zlib
 from typing import Any
+
+from forkless.modules._parcel import ROOT, Finder, Source  # there: its text comes first
 
 HEAD = struct.Struct(">IIc")  # length of the body, number of the task, kind
 MAGIC = b"\0\0forkless-warm\0"
-ROOT = "/tmp/ansible_warm_payload.zip"  # noqa: S108  # never opened: the name that sources have in tracebacks
 INSIST = 0.3  # seconds between SIGTERM and SIGKILL
 
 # What a login reads: changed by one task, it must be seen by the next.
@@ -45,66 +42,6 @@ LOGIN = (
     "/etc/environment", "/etc/security/pam_env.conf", "/etc/profile", "/etc/bash.bashrc", "/etc/bashrc", "/etc/zshenv",
     "~/.pam_environment", "~/.ssh/environment", "~/.ssh/rc", "~/.bashrc", "~/.bash_profile", "~/.profile", "~/.zshenv",
 )  # fmt: skip
-
-
-class Source:
-    """One file of a module's payload: where it lies in it, its text (packed) and its code."""
-
-    def __init__(self, path: str, text: bytes, code: Any) -> None:
-        self.path, self.text, self._code = path, text, code
-
-    def source(self) -> str:
-        return importlib.util.decode_source(zlib.decompress(self.text))
-
-    def code(self) -> Any:
-        if self._code is None:
-            self._code = compile(zlib.decompress(self.text), ROOT + "/" + self.path, "exec", dont_inherit=True)
-        elif isinstance(self._code, bytes):
-            self._code = marshal.loads(zlib.decompress(self._code))  # noqa: S302  # from who may run code here anyway
-        return self._code
-
-
-class Loader:
-    def __init__(self, name: str, source: Source, package: bool) -> None:
-        self.name, self._source, self._package = name, source, package
-
-    def create_module(self, spec: Any) -> None:
-        return None
-
-    def exec_module(self, module: Any) -> None:
-        exec(self._source.code(), module.__dict__)  # noqa: S102  # that is what a loader does
-
-    def get_code(self, name: str) -> Any:
-        return self._source.code()
-
-    def get_source(self, name: str) -> str:
-        return self._source.source()
-
-    def is_package(self, name: str) -> bool:
-        return self._package
-
-
-class Finder:
-    """Answers for the files of one payload, in the place of the archive that would be first in sys.path."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, tuple[bool, str, Source]] = {}
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        found = self.files.get(name)
-        if found is None:
-            return None
-        package, _, source = found
-        origin = ROOT + "/" + source.path
-        loader: Any = Loader(name, source, package)
-        spec = importlib.machinery.ModuleSpec(name, loader, origin=origin, is_package=package)
-        spec.has_location = True
-        if package:
-            spec.submodule_search_locations = [os.path.dirname(origin)]
-        return spec
-
-    def invalidate_caches(self) -> None:
-        """Nothing is looked up twice."""
 
 
 class Task:
@@ -262,7 +199,7 @@ class Far:
         """Import what is ansible-core's own. What says something while it is imported is left to the module."""
         if any(self.loaded.get(name, files[name][1]) != files[name][1] for name in files):
             return
-        self.finder.files = files
+        self.finder.serve(files)
         for name in core:
             if name in sys.modules:
                 continue
@@ -353,10 +290,14 @@ class Far:
             os.environ.update(order["environ"])
             time.tzset()
             tempfile.tempdir = None
-            importlib.invalidate_caches()
+            look_again()
             limit(order["rlimit"])
             self.fit(files)
-            code = call(order, files)
+            archive = self.finder.serve(files, order["module"])
+            try:
+                code = call(order, files, archive)
+            finally:
+                archive.remove()
         except BaseException:  # noqa: BLE001  # nothing may come back into the loop of the parent
             sys.excepthook(*sys.exc_info())
         leave(code)
@@ -368,7 +309,22 @@ class Far:
         for name in there:
             if other or name not in files:
                 self.forget(name)
-        self.finder.files = files
+
+
+def look_again() -> None:
+    """
+    Forget what folders had in them.
+
+    importlib.invalidate_caches() would do it, but it imports importlib.metadata, and with it email and more, to tell that, too.
+    """
+    for name, finder in list(sys.path_importer_cache.items()):
+        if finder is None or not os.path.isabs(name):
+            del sys.path_importer_cache[name]
+        elif hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
+    for one in sys.meta_path:
+        if one is not importlib.machinery.PathFinder and hasattr(one, "invalidate_caches"):
+            one.invalidate_caches()
 
 
 def limit(number: int) -> None:
@@ -381,16 +337,12 @@ def limit(number: int) -> None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, number), hard))
 
 
-def call(order: dict[str, Any], files: dict[str, Any]) -> int:
+def call(order: dict[str, Any], files: dict[str, Any], archive: Any) -> int:
     """Run the module as the wrapper that Ansible sends would. Returns what the interpreter would exit with."""
     sys.argv = [""]
-    place, folder = ROOT, None
     try:
-        if "ansible.module_utils.common.respawn" in files:  # may start itself again, from the archive
-            folder = os.path.realpath(tempfile.mkdtemp(prefix="ansible_" + order["module"] + "_payload_"))
-            place = os.path.join(folder, "ansible_" + order["module"] + "_payload.zip")
-            archive(place, files)
-        start(order, files, place)
+        # One that may start itself again does so from the archive.
+        start(order, files, archive.place() if "ansible.module_utils.common.respawn" in files else ROOT)
     except SystemExit as leaving:
         if leaving.code is None:
             return 0
@@ -404,9 +356,6 @@ def call(order: dict[str, Any], files: dict[str, Any]) -> int:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         return 1
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 
@@ -423,13 +372,6 @@ def start(order: dict[str, Any], files: dict[str, Any], place: str) -> None:
     runpy.run_module(name, {"_module_fqn": name, "_modlib_path": place}, "__main__", alter_sys=True)
     print('{"msg": "New-style module did not handle its own exit", "failed": true}')
     sys.exit(1)
-
-
-def archive(place: str, files: dict[str, Any]) -> None:
-    with zipfile.ZipFile(place, "w") as file:
-        for _, _, source in files.values():
-            file.writestr(zipfile.ZipInfo(source.path), zlib.decompress(source.text))
-        file.writestr(zipfile.ZipInfo("sitecustomize.py"), 'import sys\nsys.path.insert(0, "%s")\n' % place)
 
 
 def leave(code: int) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import importlib.resources
 import itertools
 import json
+import re
 import threading
 import time
 import zlib
@@ -31,11 +32,16 @@ BOOT = (
     "import os,sys,zlib;r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
     'exec(zlib.decompress(r({length})),dict(__name__="forkless_far"))'
 )
+# Of the second text: may only stand at the top of one, and would look for a package that is not there.
+_ELSEWHERE = re.compile(r"^from (?:__future__|forkless\.modules\._parcel) import .*\n", re.MULTILINE)
 
 
 def boot_text(*, ask_groups: bool) -> bytes:
-    source = importlib.resources.files("forkless.modules").joinpath("_far.py").read_bytes()
-    return zlib.compress(source + f"\nmain({ask_groups})\n".encode(), 9)
+    """Both files of the far side as one: what the second takes from the first is there already."""
+    here = importlib.resources.files("forkless.modules")
+    parcel, far = (here.joinpath(name).read_text("utf-8") for name in ("_parcel.py", "_far.py"))
+    joined = parcel + _ELSEWHERE.sub("", far)
+    return zlib.compress(f"{joined}\nmain({ask_groups})\n".encode(), 9)
 
 
 class NotStartedError(Exception):
@@ -201,6 +207,8 @@ def _frame(kind: bytes, number: int, body: bytes) -> bytes:
 
 class _Nobody:
     """Reach of who cannot be interrupted."""
+
+    own_session = True
 
     def shielded(self) -> Any:
         return contextlib.nullcontext()

@@ -11,8 +11,10 @@ from __future__ import annotations
 import ast
 import base64
 import collections
+import contextlib
 import functools
 import hashlib
+import importlib.machinery
 import importlib.util
 import io
 import json
@@ -20,12 +22,13 @@ import marshal
 import os
 import re
 import threading
+import types
 import zipfile
 import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from forkless.modules import _far
+from forkless.modules import _parcel
 
 __all__ = ["MAGIC", "Manifest", "Piece", "Wrapped", "take_apart"]
 
@@ -44,6 +47,8 @@ _OLD = {
 _RLIMIT = re.compile(rb"^    requested_soft = min\(existing_hard, (\d+)\)$", re.MULTILINE)
 _sha = functools.partial(hashlib.sha1, usedforsecurity=False)
 _CALL = b"\n    _ansiballz_main(\n"
+# What is imported before a module comes that needs it: not what is embedded only to be read, or to be run as a program.
+_BEFORE = re.compile(r"ansible/module_utils/(?!_embed/).+\.py$")
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,6 @@ def take_apart(data: bytes) -> Wrapped | None:
     if found is None or found.pop("extensions", None):
         return None
     manifest = _manifest(found.pop("zip_data"))
-    if manifest is None:
-        return None
     wrapped = Wrapped(data)
     wrapped.manifest = manifest
     wrapped.order = {
@@ -123,37 +126,43 @@ def _arguments(data: bytes) -> dict[str, Any] | None:
         return None
 
 
-_lock = threading.Lock()
-_manifests: collections.OrderedDict[bytes, Manifest | None] = collections.OrderedDict()
+_lock = threading.Lock()  # guards what is known, and nothing else
+_reading = threading.Lock()
+_manifests: collections.OrderedDict[bytes, Manifest] = collections.OrderedDict()
 
 
-def _manifest(archive: bytes) -> Manifest | None:
-    with _lock:
-        if archive in _manifests:
-            _manifests.move_to_end(archive)
-            return _manifests[archive]
-    made = _read(archive)
-    with _lock:
-        _manifests[archive] = made
-        while len(_manifests) > MOST:
-            _manifests.popitem(last=False)
+def _manifest(archive: bytes) -> Manifest:
+    found = _known(archive)
+    if found is not None:
+        return found
+    with _reading:  # a dozen hosts come with the same one at once: the first reads it
+        made = _known(archive) or _read(archive)
+        with _lock:
+            _manifests[archive] = made
+            while len(_manifests) > MOST:
+                _manifests.popitem(last=False)
     return made
 
 
-def _read(archive: bytes) -> Manifest | None:
+def _known(archive: bytes) -> Manifest | None:
+    with _lock:
+        if archive in _manifests:
+            _manifests.move_to_end(archive)
+        return _manifests.get(archive)
+
+
+def _read(archive: bytes) -> Manifest:
     files: list[tuple[str, bool, Piece]] = []
     core: list[str] = []
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(archive))) as opened:
         for path in dict.fromkeys(opened.namelist()):
-            if not path.endswith(".py"):
-                return None  # something that is read, not imported: it must lie in a real archive
             source = opened.read(path)
             piece = _piece(path, source)
-            name = path[:-3].replace("/", ".")
+            name = path[:-3].replace("/", ".") if path.endswith(".py") else path  # which no import will ask for
             package = name.endswith(".__init__")
             name = name.removesuffix(".__init__")
             files.append((name, package, piece))
-            if name.startswith("ansible.module_utils.") and _is_core(path, _sha(source).digest()):
+            if _BEFORE.match(path) and _core_file(path, _sha(source).digest()) is not None:
                 core.append(name)
     # What everything needs comes first: it is what tells whether another import has something to say.
     core.sort(key=lambda name: (name != "ansible.module_utils.basic", name))
@@ -163,19 +172,36 @@ def _read(archive: bytes) -> Manifest | None:
 
 @functools.lru_cache(maxsize=4096)
 def _piece(path: str, source: bytes) -> Piece:
-    try:
-        code = zlib.compress(marshal.dumps(compile(source, f"{_far.ROOT}/{path}", "exec", dont_inherit=True)), 1)
-    except (SyntaxError, ValueError):
-        code = b""  # the module's own failure, and so it is told where it runs
+    code = b""
+    if path.endswith(".py"):
+        with contextlib.suppress(SyntaxError, ValueError):  # the module's own failure, and so it is told where it runs
+            code = zlib.compress(marshal.dumps(_code(path, source)), 1)
     return Piece(f"{_sha(source).hexdigest()}:{path}", path, zlib.compress(source, 1), code)
 
 
+def _code(path: str, source: bytes) -> types.CodeType:
+    name = f"{_parcel.ROOT}/{path}"
+    file = _core_file(path, _sha(source).digest())
+    if file is not None:  # its code lies beside it, most likely, and to read it is a tenth of the work
+        code = importlib.machinery.SourceFileLoader(name, file).get_code(name)
+        if code is not None:
+            return _renamed(code, name)
+    return compile(source, name, "exec", dont_inherit=True)
+
+
+def _renamed(code: types.CodeType, name: str) -> types.CodeType:
+    inner = tuple(_renamed(one, name) if isinstance(one, types.CodeType) else one for one in code.co_consts)
+    return code.replace(co_filename=name, co_consts=inner)
+
+
 @functools.lru_cache(maxsize=4096)
-def _is_core(path: str, digest: bytes) -> bool:
+def _core_file(path: str, digest: bytes) -> str | None:
+    """Where ansible-core has that very file."""
     import ansible
 
+    place = os.path.join(os.path.dirname(os.path.dirname(ansible.__file__)), path)
     try:
-        with open(os.path.join(os.path.dirname(os.path.dirname(ansible.__file__)), path), "rb") as file:
-            return _sha(file.read()).digest() == digest
+        with open(place, "rb") as file:
+            return place if _sha(file.read()).digest() == digest else None
     except OSError:
-        return False
+        return None

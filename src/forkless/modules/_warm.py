@@ -59,6 +59,10 @@ def wanted(action: Any) -> bool:
         return False
     if getattr(connection._shell, "SHELL_FAMILY", "") != "sh" or getattr(connection, "_remote_is_local", False):
         return False
+    if kind != OUR_SSH and not REACH.get().own_session:
+        return False  # it wants the terminal of the program, and an interpreter that is kept for all has none
+    if not _may_stay_away(connection):
+        return False
     become = connection.become
     if become is not None and not getattr(become, "pipelining", become.name != "su"):
         return False
@@ -66,6 +70,19 @@ def wanted(action: Any) -> bool:
     if become is not None and (action.get_become_option("become_user") or "root") != "root":
         return False
     return not _disable.disabled("warm-modules", _environ(kind)) and not _environ(kind).get("_ANSIBLE_COVERAGE_CONFIG")
+
+
+def _may_stay_away(connection: Any) -> bool:
+    """
+    Whether a module's file need not be on its host.
+
+    Where nobody said anything it need not. Who says that there is to be no pipelining wants to see it there.
+    """
+    try:
+        pipelined, origin = connection.get_option_and_origin("pipelining")
+    except KeyError:
+        return True
+    return bool(pipelined) or origin == "default"
 
 
 def _environ(kind: str) -> Any:
