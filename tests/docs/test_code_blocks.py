@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 
 import pytest
@@ -23,7 +24,13 @@ pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900)]
 
 @pytest.fixture
 def env(tmp_path):
-    """A reader's: forkless is installed, the home is empty."""
+    """A reader's: forkless is installed, the home is empty, and what is temporary is gone afterwards."""
+    # Not below tmp_path: the name of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="fk-docs-", ignore_cleanup_errors=True) as temporary:
+        yield environ(tmp_path, temporary)
+
+
+def environ(tmp_path, temporary):
     home = tmp_path / "home"
     home.mkdir()
     places = [os.path.dirname(sys.executable), os.environ["PATH"], "/usr/sbin"]
@@ -38,6 +45,7 @@ def env(tmp_path):
     return {
         **kept,
         "HOME": str(home),
+        "TMPDIR": temporary,
         "PATH": ":".join([str(bin_), *places]),
         "PYTHONPATH": str(ROOT / "src"),
         # Jobs are found again by their name on the host, also those of an earlier reader: each has a folder of its own.
