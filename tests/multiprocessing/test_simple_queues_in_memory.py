@@ -129,6 +129,19 @@ def test_the_end_of_the_last_writer_is_the_end_and_not_before_the_last_message(q
         queue.get()
 
 
+def test_a_message_is_seen_while_the_only_writing_end_is_on_its_way_to_a_child(queue):
+    on_its_way = os.dup(queue._writer._handle)
+    queue.put("before it was closed here")
+    queue._writer.close()
+    assert connection.wait([queue._reader], timeout=0) == [queue._reader]
+    assert queue.get() == "before it was closed here"
+    assert connection.wait([queue._reader], timeout=0) == []
+    arrived = _shelf.Shelved(queue._reader._shelf, on_its_way, False, True)
+    arrived.send("and after it arrived")
+    assert queue.get() == "and after it arrived"
+    arrived.close()
+
+
 def test_whoever_waits_sees_the_end(queue):
     def until_the_end():
         with pytest.raises(EOFError):
@@ -226,6 +239,9 @@ def test_a_mark_that_a_stopped_thread_left_is_not_taken_for_a_message(queue):
     queue.put("and after that")
     assert answer() == "and after that"
     assert not queue._reader.poll(0)
+    queue._writer.close()
+    with pytest.raises(EOFError):
+        queue._reader.recv_bytes()
 
 
 def test_what_is_sent_can_be_written_on_afterwards(queue):
