@@ -178,6 +178,23 @@ def test_writing_to_nobody_is_a_broken_pipe(queue):
             queue.put("nor this")
 
 
+@pytest.mark.parametrize("thing", [7, "a word", b"x" * 10_000, ["a", {"list": 1}], None])
+def test_what_arrives_is_equal_and_a_copy(queue, thing):
+    queue.put(thing)
+    got = queue.get()
+    assert got == thing
+    assert got is not thing or not isinstance(thing, list)
+
+
+def test_a_closed_one_says_so(queue):
+    queue.close()
+    for thing in (1, [1]):
+        with pytest.raises(OSError, match="handle is closed"):
+            queue.put(thing)
+    with pytest.raises(OSError, match="handle is closed"):
+        queue.get()
+
+
 def test_a_full_one_makes_its_writer_wait_until_there_is_room(queue, monkeypatch):
     monkeypatch.setattr(_shelf, "_PARCELS", 10)
     answer = background(put_numbers, queue, 100)
