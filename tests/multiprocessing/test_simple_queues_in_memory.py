@@ -129,6 +129,19 @@ def test_the_end_of_the_last_writer_is_the_end_and_not_before_the_last_message(q
         queue.get()
 
 
+def test_a_message_is_seen_while_the_only_writing_end_is_on_its_way_to_a_child(queue):
+    on_its_way = os.dup(queue._writer._handle)
+    queue.put("before it was closed here")
+    queue._writer.close()
+    assert connection.wait([queue._reader], timeout=0) == [queue._reader]
+    assert queue.get() == "before it was closed here"
+    assert connection.wait([queue._reader], timeout=0) == []
+    arrived = _shelf.Shelved(queue._reader._shelf, on_its_way, False, True)
+    arrived.send("and after it arrived")
+    assert queue.get() == "and after it arrived"
+    arrived.close()
+
+
 def test_whoever_waits_sees_the_end(queue):
     def until_the_end():
         with pytest.raises(EOFError):
@@ -163,6 +176,23 @@ def test_writing_to_nobody_is_a_broken_pipe(queue):
     for _ in range(2):
         with pytest.raises(BrokenPipeError):
             queue.put("nor this")
+
+
+@pytest.mark.parametrize("thing", [7, "a word", b"x" * 10_000, ["a", {"list": 1}], None])
+def test_what_arrives_is_equal_and_a_copy(queue, thing):
+    queue.put(thing)
+    got = queue.get()
+    assert got == thing
+    assert got is not thing or not isinstance(thing, list)
+
+
+def test_a_closed_one_says_so(queue):
+    queue.close()
+    for thing in (1, [1]):
+        with pytest.raises(OSError, match="handle is closed"):
+            queue.put(thing)
+    with pytest.raises(OSError, match="handle is closed"):
+        queue.get()
 
 
 def test_a_full_one_makes_its_writer_wait_until_there_is_room(queue, monkeypatch):
@@ -226,6 +256,9 @@ def test_a_mark_that_a_stopped_thread_left_is_not_taken_for_a_message(queue):
     queue.put("and after that")
     assert answer() == "and after that"
     assert not queue._reader.poll(0)
+    queue._writer.close()
+    with pytest.raises(EOFError):
+        queue._reader.recv_bytes()
 
 
 def test_what_is_sent_can_be_written_on_afterwards(queue):

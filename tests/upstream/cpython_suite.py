@@ -179,7 +179,12 @@ def judge(report: dict, mode: Mode) -> list[str]:
     """One line for every test that did not do what is known of it. Tests that skip themselves say nothing either way."""
     lines = []
     for test, result in report["tests"].items():
-        races = [rule for rule in RACES if report["minor"] in rule.get("pythons", (report["minor"],))]
+        races = [
+            rule
+            for rule in RACES
+            if report["minor"] in rule.get("pythons", (report["minor"],))
+            and mode.method in rule.get("methods", METHODS)
+        ]
         if any(re.fullmatch(pattern, test) for rule in races for pattern in rule["tests"]):
             continue
         why = expected_to_differ(test, mode, report["minor"])

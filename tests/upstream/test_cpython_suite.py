@@ -61,6 +61,17 @@ def test_an_unexpected_pass_is_told():
     assert cpython_suite.judge({**FAKE, "tests": {known: {"status": "skip"}}}, mode) == []
 
 
+def test_nothing_is_concluded_from_a_race_where_it_is_one():
+    test = "mp:WithProcessesTestProcess.test_child_fd_inflation"
+    told = {}
+    for method in ("spawn", "fork"):
+        mode = cpython_suite.Mode("python", method, sealed=True)
+        told[method] = [
+            len(cpython_suite.judge({**FAKE, "tests": {test: {"status": status}}}, mode)) for status in ("pass", "fail")
+        ]
+    assert told == {"spawn": [0, 0], "fork": [0, 1]}
+
+
 def test_what_is_missing_is_said_aloud(monkeypatch, tmp_path):
     monkeypatch.setenv("FORKLESS_YARDSTICKS", str(tmp_path))
     with pytest.raises(cpython_suite.Missing, match="CPython's suite was NOT run"):

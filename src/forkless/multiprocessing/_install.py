@@ -174,6 +174,12 @@ def _thread_seams() -> list[Seam]:
         Seam(
             pool.Pool, "_get_sentinels", _pool_sentinels(vars(pool.Pool)["_get_sentinels"]), "wakes up for every result"
         ),
+        Seam(
+            queues.SimpleQueue,
+            "put",
+            _queues.simple_put(queues.SimpleQueue.put),
+            "a faster pickler does for plain things",
+        ),
         Seam(queues.SimpleQueue, "get", _queues.get(queues.SimpleQueue.get), "the stdlib's knows no time limit"),
         Seam(
             queues.Queue, "__init__", _queues.init(queues.Queue.__init__), "messages stay in memory: a shelf for them"

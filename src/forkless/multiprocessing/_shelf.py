@@ -144,6 +144,7 @@ class Shelved(Connection):
     _readable: bool
     _writable: bool
     _check_closed: Any
+    _check_writable: Any
     _recv: Any
 
     def __init__(self, shelf: _Shelf, handle: int, readable: bool, writable: bool) -> None:
@@ -185,6 +186,12 @@ class Shelved(Connection):
     def _send_bytes(self, buf: Any) -> None:
         # A copy: the caller may write on what it sent as soon as this returns.
         self._lay_down(bytes(buf))
+
+    def send_parcel(self, parcel: bytes) -> None:
+        """send_bytes() of what nobody writes on any more."""
+        self._check_closed()
+        self._check_writable()
+        self._lay_down(parcel)
 
     def _lay_down(self, parcel: bytes) -> None:
         shelf = self._shelf
