@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -87,6 +88,53 @@ def test_a_role_and_a_module(job, capsys):
     assert "hello you" in capsys.readouterr().out
     assert main(["run", str(job), "-m", "debug", "-a", "msg=hey", "--hosts", "two", "--cmdline", "", "-q"]) == 0
     assert capsys.readouterr().out == ""
+
+
+MUCH = """
+- hosts: one
+  gather_facts: false
+  tasks:
+    - {command: "echo {{ item }}", loop: [a, b], notify: h}
+    - {fail: {msg: "no"}, ignore_errors: true}
+    - block: [{fail: {msg: x}}]
+      rescue: [{debug: {msg: saved}}]
+    - {debug: {msg: skipped}, when: false}
+    - {debug: {msg: hush}, no_log: true}
+    - include_tasks: more.yml
+  handlers:
+    - {name: h, debug: {msg: handled}}
+"""
+
+
+@pytest.mark.spawns
+def test_events_are_those_of_ansible_runner_one_by_one_and_lack_no_field(job, monkeypatch):
+    import ansible_runner
+
+    import forkless.runner
+
+    (job / "project/much.yml").write_text(MUCH)
+    (job / "project/more.yml").write_text("- debug: {msg: more}\n")
+    (job / "inventory/hosts").write_text(f"one ansible_connection=local ansible_python_interpreter={sys.executable}\n")
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+    with forkless.runner.patched():
+        ansible_runner.run(private_data_dir=str(job), playbook="much.yml", ident="theirs", quiet=True)
+    assert main(["run", str(job), "-p", "much.yml", "-i", "ours", "-q"]) == 0
+    theirs, ours = (
+        sorted(
+            (json.loads(path.read_text()) for path in (job / "artifacts" / ident / "job_events").iterdir()),
+            key=lambda event: event["counter"],
+        )
+        for ident in ("theirs", "ours")
+    )
+    assert len(theirs) > 20
+    for one, other in zip(theirs, ours, strict=True):
+        for name in ("event", "counter"):
+            assert one[name] == other[name]
+        assert set(one) <= set(other), one["event"]
+        assert set(one["event_data"]) <= set(other["event_data"]), one["event"]
+        assert {name: one["event_data"].get(name) for name in ("host", "task", "play", "handler")} == {
+            name: other["event_data"].get(name) for name in ("host", "task", "play", "handler")
+        }
 
 
 @pytest.mark.spawns

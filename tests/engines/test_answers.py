@@ -19,7 +19,7 @@ BOOK = """
   vars_prompt:
     - {name: token, prompt: What is the token}
     - {name: colour, prompt: Which colour, private: false, default: red}
-    - {name: twice, prompt: Say it twice, confirm: true}
+    - {name: twice, prompt: Say it twice, confirm: true, default: hush-default}
     - {name: bare}
     - {name: alone, prompt: Nobody answers this, private: false, default: by itself}
   tasks:

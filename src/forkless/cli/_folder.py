@@ -145,6 +145,8 @@ class Folder:
             raise SpecError(
                 f"the passphrase of {self.path}/env/ssh_key in env/passwords is not the right one"
             ) from None
+        except UnsupportedAlgorithm as err:
+            raise SpecError(f"{self.path}/env/ssh_key cannot be opened with its passphrase here: {err}") from None
         kind = form.PrivateFormat.OpenSSH
         return str(found.private_bytes(form.Encoding.PEM, kind, form.NoEncryption()), "ascii")
 

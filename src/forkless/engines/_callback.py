@@ -189,7 +189,8 @@ def make_callback(listener: Listener) -> Any:
             listener.emit(event, {**fields, **more}, own=str(task._uuid), parent=listener.play.get("play_uuid", ""))
 
         def v2_playbook_on_include(self, included_file: Any) -> None:
-            self._tell("playbook_on_include", {"included_file": getattr(included_file, "_filename", None)})
+            fields = {"included_file": getattr(included_file, "_filename", None)}
+            self._tell("playbook_on_include", fields, parent=listener.task.get("task_uuid", ""))
 
         def v2_playbook_on_no_hosts_matched(self) -> None:
             self._tell("playbook_on_no_hosts_matched", {})
@@ -198,7 +199,8 @@ def make_callback(listener: Listener) -> Any:
             self._tell("playbook_on_no_hosts_remaining", {})
 
         def v2_playbook_on_notify(self, handler: Any, host: Any) -> None:
-            self._tell("playbook_on_notify", {"host": host.get_name(), "handler": handler.get_name()})
+            fields = {"host": host.get_name(), "handler": handler.get_name()}
+            self._tell("playbook_on_notify", fields, parent=listener.task.get("task_uuid", ""))
 
         def v2_playbook_on_vars_prompt(
             self, varname: str, private: bool = True, prompt: Any = None, *_: Any, **__: Any
@@ -210,9 +212,11 @@ def make_callback(listener: Listener) -> Any:
             keys = ("changed", "dark", "failures", "ignored", "ok", "processed", "rescued", "skipped")
             counts = {key: dict(getattr(stats, key, {})) for key in keys}
             listener.task = {}
+            own = str(uuid.uuid4())
             listener.emit(
                 "playbook_on_stats",
-                {**listener.playbook, **counts, "artifact_data": dict(stats.custom.get("_run", {}))},
+                {**listener.playbook, **counts, "artifact_data": dict(stats.custom.get("_run", {})), "uuid": own},
+                own=own,
                 parent=listener.playbook.get("playbook_uuid", ""),
             )
 
@@ -256,8 +260,8 @@ def make_callback(listener: Listener) -> Any:
             self._on_result("runner_on_async_failed", result)
 
         def v2_on_file_diff(self, result: Any) -> None:
-            if result._result.get("diff"):
-                self._on_result("runner_on_file_diff", result)
+            # Also without one, as ansible-runner: Ansible calls this for each item of a loop.
+            self._on_result("runner_on_file_diff", result, diff=_result(result).get("diff"))
 
         def _on_result(self, event: str, result: Any, **more: Any) -> None:
             host, task = result._host.get_name(), result._task

@@ -56,6 +56,9 @@ class Sink:
             os.unlink(half)
         line.setdefault("created", datetime.now(UTC).isoformat())
         without_environment(line.get("event_data"))
+        if line["event"] == "playbook_on_vars_prompt":
+            for secret in ("default", "salt"):  # of a password, most often
+                line.get("event_data", {}).pop(secret, None)
         if line["event"].startswith(("playbook_on_", "runner_")):
             self._begun()
         self.recap = self.recap or line["event"] == "playbook_on_stats"

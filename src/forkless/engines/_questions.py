@@ -31,22 +31,25 @@ class _Terminal(io.StringIO):
         return True
 
 
-def _answer(scene: Scene | None, question: str) -> str | None:
+def _answer(scene: Scene | None, question: str) -> tuple[str | None, str]:
+    """The answer, if there is one, and the question as it may be shown."""
     if scene is None:
-        return None
-    given: str | None = scene.state.get("answering")
-    return given if given is not None else scene.answers.to(question)
+        return None, question
+    given, default = scene.state.get("answering", (None, ""))
+    if given is None:
+        return scene.answers.to(question), question
+    return given, question.replace(default, "")
 
 
 @contextlib.contextmanager
-def _answering(scene: Scene, answer: str) -> Iterator[None]:
+def _answering(scene: Scene, answer: str, default: str) -> Iterator[None]:
     """
     Whatever is asked in the block gets this answer; a question that is asked twice, to confirm it, too.
 
     Only the thread of the play asks this way, before a play begins, so that no worker sees the terminal come and go.
     """
     before, scene.stdin = scene.stdin, _Terminal()
-    scene.state["answering"] = answer
+    scene.state["answering"] = answer, default
     try:
         yield
     finally:
@@ -65,7 +68,7 @@ def var_prompt(original: Any, _site: str) -> Any:
         answer = None if scene is None else scene.answers.to(f"{prompt or f'input for {varname}'}{shown}: ")
         if scene is None or answer is None:
             return original(display, varname, private, prompt, *more, **named)
-        with _answering(scene, answer):
+        with _answering(scene, answer, shown):
             return original(display, varname, private, prompt, *more, **named)
 
     return ask
@@ -80,10 +83,10 @@ def prompt(original: Any, _site: str) -> Any:
         scene = _scene.current()
         # Display.prompt names it msg, CLI._get_secret prompt.
         question = str(args[0] if args else kwargs.get("msg", kwargs.get("prompt", "")))
-        answer = _answer(scene, question)
+        answer, seen = _answer(scene, question)
         if answer is not None:
-            # What was asked is seen, as on a terminal; what was typed is not.
-            _views.sys_view.stdout.write(question + "\n")
+            # What was asked is seen, as on a terminal; what was typed is not, nor the default, which may be a secret as well.
+            _views.sys_view.stdout.write(seen + "\n")
             return answer
         if scene is not None and scene.stdin is not None:
             raise EOFError(f"nobody answers {question.strip()!r}")
@@ -111,7 +114,7 @@ def prompt_until(original: Any, _site: str) -> Any:
             )
             return worker.worker_queue.get()
         # One with a time limit waits for it, whatever is typed.
-        answer = _answer(_scene.current(), str(msg)) if seconds is None else None
+        answer = _answer(_scene.current(), str(msg))[0] if seconds is None else None
         if answer is not None:
             display.display(msg)
             return answer.encode()
