@@ -25,10 +25,12 @@ import signal
 import site
 import stat
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+import types
 from typing import Any
 
 from forkless.modules._parcel import ROOT, Finder, Source  # there: its text comes first
@@ -214,6 +216,10 @@ class Far:
                     if ours(new):
                         self.forget(new)
                 self.unsay(said)
+        for _, _, source in files.values():  # what is left to the module is made ready, and not run
+            with contextlib.suppress(Exception):
+                source.code()
+        start_programs_quickly()
         for name in filter(ours, list(sys.modules)):
             self.loaded.setdefault(name, files[name][1] if name in files else "")
         gc.collect()
@@ -309,6 +315,44 @@ class Far:
         for name in there:
             if other or name not in files:
                 self.forget(name)
+
+
+class Popen(subprocess.Popen):  # type: ignore[type-arg]
+    """
+    For AnsibleModule.run_command: a program is started without a copy of the interpreter where nothing is to be done in between.
+
+    It always gives a function for that moment, which sets a umask if there is one to set. For the sake of it every page would be shared anew
+    with a child that drops them all; gathering facts starts some twenty programs.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if does_nothing(kwargs.get("preexec_fn")):
+            del kwargs["preexec_fn"]
+        super().__init__(*args, **kwargs)
+
+
+def does_nothing(function: Any) -> bool:
+    return (
+        getattr(function, "__qualname__", "") == "AnsibleModule.run_command.<locals>.preexec"
+        and function.__code__.co_freevars == ("umask",)
+        and set(function.__code__.co_names) == {"os", "umask"}
+        and not function.__closure__[0].cell_contents
+    )
+
+
+class Programs(types.ModuleType):
+    """subprocess as one module sees it; everything but Popen is the real thing."""
+
+    Popen = Popen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+
+def start_programs_quickly() -> None:
+    basic: Any = sys.modules.get("ansible.module_utils.basic")
+    if getattr(basic, "subprocess", None) is subprocess:
+        basic.subprocess = Programs("subprocess")
 
 
 def look_again() -> None:
