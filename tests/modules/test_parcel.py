@@ -135,12 +135,20 @@ def test_an_archive_that_ten_hosts_come_with_is_read_once(monkeypatch):
 MODULE = """#!/usr/bin/python
 import sys
 early = [name for name in ("importlib.metadata", "email") if name in sys.modules]
-import importlib.resources, inspect, pkgutil
+import importlib.resources, inspect, os, pkgutil
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils import mine
+def never():
+    from ansible.module_utils import late
 %s
 module = AnsibleModule({})
+forks = []
+os.register_at_fork(before=lambda: forks.append(1))
+module.run_command(["true"], check_rc=True)
+quick = not forks
+mask = module.run_command(["sh", "-c", "umask"], umask=0o27, check_rc=True)[1]
 module.exit_json(
+    quick=quick, mask=int(mask, 8), ready=type(sys.meta_path[0].files["ansible.module_utils.late"][2]._code).__name__,
     early=early, parent=__import__("os").getppid(), source=inspect.getsource(mine),
     data=pkgutil.get_data("ansible.module_utils", "mine.py").decode(),
     read=importlib.resources.files("ansible.module_utils").joinpath("mine.py").read_text(), %s
@@ -163,6 +171,7 @@ def test_a_warm_module_reads_what_came_with_it_and_imports_no_more_than_it_needs
     (tmp_path / "module_utils").mkdir()
     (tmp_path / "library/mine.py").write_text(MODULE % ((EMBED, "embedded=embedded") if embeds else ("", "")))
     (tmp_path / "module_utils/mine.py").write_text("VALUE = 1\n")
+    (tmp_path / "module_utils/late.py").write_text("raise SystemExit('nobody asked for it')\n")
     (tmp_path / "play.yml").write_text("- hosts: all\n  gather_facts: false\n  tasks: [{mine: }, {mine: }]\n")
     (tmp_path / "hosts").write_text(f"a ansible_connection=local ansible_python_interpreter={sys.executable}\n")
     result = forkless.run("play.yml", inventory="hosts", engine="threads", cwd=tmp_path)
@@ -171,4 +180,6 @@ def test_a_warm_module_reads_what_came_with_it_and_imports_no_more_than_it_needs
     assert found[0]["parent"] == found[1]["parent"], "it was warm"
     for one in found:
         assert (one["source"], one["data"], one["read"], one["early"]) == (*["VALUE = 1\n"] * 3, [])
+        assert (one["quick"], one["mask"]) == (True, 0o27), "a program is started without a fork unless it has a umask"
+        assert one["ready"] == "code", "what a module may import is compiled before it is forked"
         assert not embeds or one["embedded"] == len((ansible / "module_utils/_embed/dnf.py").read_text())

@@ -10,16 +10,13 @@ imported before the fork, everything else after it. It ends when its input does.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import importlib
 import importlib.machinery
 import importlib.util
-import io
 import json
 import os
-import runpy
 import select
 import signal
 import site
@@ -31,7 +28,14 @@ import threading
 import time
 from typing import Any
 
-from forkless.modules._parcel import ROOT, Finder, Source  # there: its text comes first
+from forkless.modules._forked import (  # there: its text comes first
+    call,
+    leave,
+    limit,
+    look_again,
+    start_programs_quickly,
+)
+from forkless.modules._parcel import Finder, Source  # so does this
 
 HEAD = struct.Struct(">IIc")  # length of the body, number of the task, kind
 MAGIC = b"\0\0forkless-warm\0"
@@ -214,6 +218,10 @@ class Far:
                     if ours(new):
                         self.forget(new)
                 self.unsay(said)
+        for _, _, source in files.values():  # what is left to the module is made ready, and not run
+            with contextlib.suppress(Exception):
+                source.code()
+        start_programs_quickly()
         for name in filter(ours, list(sys.modules)):
             self.loaded.setdefault(name, files[name][1] if name in files else "")
         gc.collect()
@@ -309,90 +317,6 @@ class Far:
         for name in there:
             if other or name not in files:
                 self.forget(name)
-
-
-def look_again() -> None:
-    """
-    Forget what folders had in them.
-
-    importlib.invalidate_caches() would do it, but it imports importlib.metadata, and with it email and more, to tell that, too.
-    """
-    for name, finder in list(sys.path_importer_cache.items()):
-        if finder is None or not os.path.isabs(name):
-            del sys.path_importer_cache[name]
-        elif hasattr(finder, "invalidate_caches"):
-            finder.invalidate_caches()
-    for one in sys.meta_path:
-        if one is not importlib.machinery.PathFinder and hasattr(one, "invalidate_caches"):
-            one.invalidate_caches()
-
-
-def limit(number: int) -> None:
-    if number:
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if min(hard, number) != soft:
-            with contextlib.suppress(ValueError):  # some systems lie about their hard limit
-                resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, number), hard))
-
-
-def call(order: dict[str, Any], files: dict[str, Any], archive: Any) -> int:
-    """Run the module as the wrapper that Ansible sends would. Returns what the interpreter would exit with."""
-    sys.argv = [""]
-    try:
-        # One that may start itself again does so from the archive.
-        start(order, files, archive.place() if "ansible.module_utils.common.respawn" in files else ROOT)
-    except SystemExit as leaving:
-        if leaving.code is None:
-            return 0
-        if isinstance(leaving.code, int):
-            return leaving.code & 0xFF
-        print(leaving.code, file=sys.stderr)
-        return 1
-    except BaseException as error:  # noqa: BLE001  # as the interpreter does
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_globals.get("__name__") == __name__:
-            trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
-        return 1
-    return 0
-
-
-def start(order: dict[str, Any], files: dict[str, Any], place: str) -> None:
-    params, name = order["params"].encode(), order["fqn"]
-    if "ansible.module_utils._internal._ansiballz._loader" in files:
-        loader = importlib.import_module("ansible.module_utils._internal._ansiballz._loader")
-        loader.run_module(
-            json_params=params, profile=order["profile"], module_fqn=name, modlib_path=place, extensions={}
-        )
-        return
-    basic: Any = importlib.import_module("ansible.module_utils.basic")
-    basic._ANSIBLE_ARGS = params
-    runpy.run_module(name, {"_module_fqn": name, "_modlib_path": place}, "__main__", alter_sys=True)
-    print('{"msg": "New-style module did not handle its own exit", "failed": true}')
-    sys.exit(1)
-
-
-def leave(code: int) -> None:
-    """The end of an interpreter, without the long taking apart of what the parent still has."""
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        # Files that were left open are written out first, text before bytes: a collector would close them in any order.
-        for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
-            for thing in [one for one in gc.get_objects() if type(one) is kind]:
-                if not thing.closed:
-                    with contextlib.suppress(OSError, ValueError):
-                        thing.flush()
-        gc.collect()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None and not stream.closed:
-                stream.flush()
-    except BaseException:  # noqa: BLE001  # as an interpreter that cannot flush
-        code = code or 120
-    finally:
-        os._exit(code)
 
 
 def main(ask_groups: bool) -> None:

@@ -32,15 +32,15 @@ BOOT = (
     "import os,sys,zlib;r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
     'exec(zlib.decompress(r({length})),dict(__name__="forkless_far"))'
 )
-# Of the second text: may only stand at the top of one, and would look for a package that is not there.
-_ELSEWHERE = re.compile(r"^from (?:__future__|forkless\.modules\._parcel) import .*\n", re.MULTILINE)
+# Of all texts but the first: may only stand at the top of one, or would look for a package that is not there.
+_ELSEWHERE = re.compile(r"^from (?:__future__|forkless\.modules\._\w+) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 
 
 def boot_text(*, ask_groups: bool) -> bytes:
-    """Both files of the far side as one: what the second takes from the first is there already."""
+    """The files of the far side as one: what each takes from those before it is there already."""
     here = importlib.resources.files("forkless.modules")
-    parcel, far = (here.joinpath(name).read_text("utf-8") for name in ("_parcel.py", "_far.py"))
-    joined = parcel + _ELSEWHERE.sub("", far)
+    texts = [here.joinpath(name).read_text("utf-8") for name in ("_parcel.py", "_forked.py", "_far.py")]
+    joined = texts[0] + "".join(_ELSEWHERE.sub("", text) for text in texts[1:])
     return zlib.compress(f"{joined}\nmain({ask_groups})\n".encode(), 9)
 
 
