@@ -13,7 +13,7 @@ import pytest
 
 from engines_support import messages
 from forkless import _disable
-from forkless.engines import _seams, _shortcuts, _stitch
+from forkless.engines import _copies, _seams, _shortcuts, _stitch
 
 pytestmark = pytest.mark.spawns
 
@@ -119,6 +119,61 @@ def test_copies_of_tasks_and_blocks_have_all_that_ansible_cores_have(project, mo
     project.run(PLAY, limit="h1,h2")
     assert not wrong
     assert {"Task", "Block", "PlayContext"} <= kinds
+
+
+@pytest.mark.matrix
+def test_what_is_told_of_a_task_is_what_ansible_core_tells(project, monkeypatch):
+    told, wrong = [], []
+
+    def both(original, site):
+        ours = _shortcuts.dumped(original, site)
+        if ours is original:
+            wrong.append("ansible-core's own was not recognized")
+
+        def dump(thing):
+            mine, theirs = ours(thing), original(thing)
+            told.append(type(thing).__name__)
+            if list(mine.items()) != list(theirs.items()):
+                wrong.append((mine, theirs))
+            return mine
+
+        return dump
+
+    _swap(monkeypatch, "Base.dump_attrs", both)
+    project.run(PLAY, limit="h1,h2")
+    assert not wrong
+    assert {"Task", "LoopControl"} <= set(told)
+
+
+@pytest.mark.matrix
+def test_arguments_are_copied_deeply_before_they_are_checked(project, monkeypatch):
+    copies = []
+
+    def watched(original, site):
+        quick = _shortcuts.deep_copy(original, site)
+
+        def copy_(value):
+            made, theirs = quick(value), original(value)
+            same = (type(made), made) == (type(theirs), theirs) and made is not value
+            copies.append(same and all(made[key] is not one for key, one in value.items() if isinstance(one, list)))
+            return made
+
+        return copy_
+
+    _swap(monkeypatch, "arg_spec:deepcopy", watched)
+    tasks = "- debug: {msg: [a, {b: [1, 2.5, null]}]}\n- assert: {that: ['1 == 1', &a 'true', *a], quiet: true}\n"
+    assert project.run(tasks, limit="h1").rc == 0
+    assert copies
+    assert all(copies)
+
+
+def test_what_is_no_plain_tree_is_left_to_the_stdlib():
+    inner = [1]
+    round_about = []
+    round_about.append(round_about)
+    for value in ([inner, inner], round_about, [({},)], {"a": {1, 2}}, [object()]):
+        assert not _copies.is_plain_tree(value)
+    assert _copies.is_plain_tree({"a": [1, "b", {"c": None}], "d": 2.5})
 
 
 @pytest.mark.matrix

@@ -5,7 +5,7 @@ Steps of ansible-core that come to nothing for most tasks, left out where that c
 | name             | what is left out                                                                         | never left out                      |
 | ---------------- | ---------------------------------------------------------------------------------------- | ----------------------------------- |
 | unset-attributes | templating and checking those of a task's forty attributes that come out as they went in | what may be a template, what is full |
-| quick-copies     | a descriptor's call for each of them when a task is copied; copying what is immutable    | copying lists and dicts             |
+| quick-copies     | a call for each of them when a task is copied or told of; copying what is immutable      | copying lists and dicts             |
 
 Each does nothing but what ansible-core's own code would have come to; where that cannot be told from the value alone, ansible-core's own code
 is called. `FORKLESS_DISABLE=unset-attributes` switches off by name, to find a culprit.
@@ -17,7 +17,7 @@ import copy
 import functools
 from typing import TYPE_CHECKING, Any
 
-from forkless.engines import _scene
+from forkless.engines import _copies, _scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -245,6 +245,70 @@ def _slots(kind: Any) -> list[tuple[str, str]]:
     return slots
 
 
+def dumped(original: Any, _site: str) -> Any:
+    """FieldAttributeBase.dump_attrs of a task that is at its end: its values lie in their slots, and no parent has to be asked for them."""
+    from ansible.utils.sentinel import Sentinel
+
+    if not _is_known(original, _DUMP):
+        return original
+    up_to_2_19 = "serialize" in original.__code__.co_names
+    plans: dict[type, list[tuple[str, str, bool]]] = {}
+
+    @functools.wraps(original)
+    def dump(thing: Any) -> Any:
+        scene = _scene.current()
+        fields = thing.__dict__
+        if scene is None or "quick-copies" in scene.off or not (fields.get("_squashed") or fields.get("_finalized")):
+            return original(thing)
+        kind = type(thing)
+        plan = plans.get(kind)
+        if plan is None:
+            plan = plans[kind] = _where(kind)
+        attributes = {}
+        for name, slot, is_object in plan:
+            value = fields.get(slot, Sentinel)
+            if value is Sentinel:
+                value = getattr(thing, name)
+            if is_object and not up_to_2_19:
+                value = value.dump_attrs()
+            elif is_object and hasattr(value, "serialize"):
+                value = value.serialize()
+            attributes[name] = value
+        return attributes
+
+    return dump
+
+
+def _where(kind: Any) -> list[tuple[str, str, bool]]:
+    """Of each attribute: its name, where its value lies ("" where it must be asked for), and whether it is an object with attributes of its own."""
+    from ansible.playbook.attribute import FieldAttribute, NonInheritableFieldAttribute
+
+    found = []
+    for name, attribute in kind.fattributes.items():
+        simple = type(attribute) in (FieldAttribute, NonInheritableFieldAttribute) and not hasattr(
+            kind, f"_get_attr_{attribute.name}"
+        )
+        found.append((name, f"_{attribute.name}" if simple else "", attribute.isa == "class"))
+    return found
+
+
+def deep_copy(original: Any, _site: str) -> Any:
+    """
+    `deepcopy` of a task's arguments before they are checked against a specification.
+
+    The same copy of what comes from YAML, JSON and templates; but text and numbers with tags are not taken apart and put together again, for nobody can
+    change them. Anything else is copied by the stdlib.
+    """
+
+    def quick(value: Any) -> Any:
+        scene = _scene.current()
+        if scene is None or "quick-copies" in scene.off or not _copies.is_plain_tree(value):
+            return original(value)
+        return _copies.private_vars(value)
+
+    return quick
+
+
 # -- is it what we know? ------------------------------------------------------------------------------------------
 
 # All names that ansible-core's own functions use, in any minor for which we step in for them. One that uses another is one that does more,
@@ -261,6 +325,9 @@ _COPY = {
 }  # fmt: skip
 
 
+_DUMP = {"fattributes", "items", "getattr", "isa", "hasattr", "serialize", "dump_attrs"}
+
+
 def _is_known(function: Any, names: set[str]) -> bool:
     return names.issuperset(function.__code__.co_names)
 
@@ -271,4 +338,6 @@ def touches(known: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
     return (
         (f"{base}.post_validate", "every host would check again what nobody set", post_validate, known[1:]),
         (f"{base}.copy", "every host would copy what nobody can change", copied),
+        (f"{base}.dump_attrs", "every host would ask parents for what it has", dumped),
+        ("ansible.module_utils.common.arg_spec:deepcopy", "takes every tagged text apart, to copy it", deep_copy),
     )
