@@ -20,6 +20,8 @@ NAMES = (
     "folder-cache",
     "vars-cache",
     "user-cache",
+    "unset-attributes",
+    "quick-copies",
     "warm-modules",
     "import-cache",
 )

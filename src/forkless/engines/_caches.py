@@ -5,7 +5,7 @@ What a run finds out once, and forked workers found out again for every task.
 | name           | what is kept                                        | seen anew                                               | at most |
 | -------------- | --------------------------------------------------- | ------------------------------------------------------- | ------- |
 | template-cache | compiled templates and expressions, by their text   | a search path of filters or tests grew; the next run    | 4096    |
-| plugin-cache   | where a plugin was found                            | a search path grew, the file is gone; the next run      | 4096    |
+| plugin-cache   | where a plugin was found; which filters are Jinja's  | a search path grew, the file is gone; the next run      | 4096    |
 | folder-cache   | which plugin files lie in the search path           | a folder in it changed, the path grew; the next run     | 256     |
 | vars-cache     | what group_vars/ and host_vars/ say of a host/group | another vars plugin appeared; the next run              | 16384   |
 | user-cache     | the name of the user we run as                      | another uid, another LOGNAME, USER, ...                 | 16      |
@@ -23,7 +23,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from forkless.engines import _scene
+from forkless.engines import _plugins, _scene
 from forkless.engines._views import View
 
 if TYPE_CHECKING:
@@ -174,7 +174,8 @@ def plugin(original: Any, _site: str) -> Any:
             if found.resolved and not (found.deprecated or found.error_list or found.import_error_list):
                 cache.keep(key, _own(found))
             return found
-        if not os.path.exists(found.plugin_resolved_path):
+        # Those that came with ansible-core do not go while it runs; asking for each of some ten plugins of every task takes its time.
+        if not (_plugins.own_files(found.plugin_resolved_path) or os.path.exists(found.plugin_resolved_path)):
             cache.pop(key, None)
             return original(loader, name, mod_type, ignore_deprecated, check_aliases, collection_list)
         cache.hits += 1
@@ -185,12 +186,39 @@ def plugin(original: Any, _site: str) -> Any:
 
 def _own(found: Any) -> Any:
     """A load context that the caller may write to."""
-    twin = copy.copy(found)
+    twin = object.__new__(type(found))
     fields = twin.__dict__
+    fields.update(found.__dict__)
     for name, value in fields.items():
         if type(value) is list:
             fields[name] = value.copy()
     return twin
+
+
+def builtin_filter(original: Any, _site: str) -> Any:
+    """
+    Jinja2Loader.get_with_context: that a name like `upper` is not Ansible's but Jinja's own.
+
+    Ansible finds that out, for every template that uses it, by going through all files of ansible.builtin. They do not change in a run, and a
+    project's are on the search path.
+    """
+
+    @functools.wraps(original)
+    def get(loader: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        cache = kept(_scene.current(), "plugin-cache")
+        if cache is None or "." in name:
+            return original(loader, name, *args, **kwargs)
+        key = (id(loader), "not ours", name, len(loader._extra_dirs))
+        missing = cache.get(key)
+        if missing is not None:
+            cache.hits += 1
+            return type(missing)(None, _own(missing.plugin_load_context))
+        found = original(loader, name, *args, **kwargs)
+        if found.object is None:
+            cache.keep(key, type(found)(None, _own(found.plugin_load_context)))
+        return found
+
+    return get
 
 
 def folder(original: Any, _site: str) -> Any:
@@ -311,6 +339,7 @@ def touches(known: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
         ),
         _touch(f"{loader}.find_plugin_with_context", again, plugin),
         _touch(f"{loader}.all", again, folder),
+        _touch("ansible.plugins.loader:Jinja2Loader.get_with_context", again, builtin_filter),
         _touch(f"{manager}:get_vars_from_path", again, variables),
         _touch(f"{manager}:get_vars_from_inventory_sources", again, variables),
         _touch("ansible.plugins.connection.local:getpass", again, lambda _original, _site: getpass_view),

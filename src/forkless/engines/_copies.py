@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["forget_types", "private_vars"]
+__all__ = ["forget_types", "is_plain_tree", "private_vars"]
 
 
 def private_vars(value: Any) -> Any:
@@ -25,6 +25,30 @@ def private_vars(value: Any) -> Any:
     """
     copier = _copiers.get(type(value)) or _copier(type(value))
     return value if copier is _shared else copier(value)
+
+
+def is_plain_tree(value: Any) -> bool:
+    """Whether `private_vars` of it is what a deep copy is: dicts and lists, none of them twice, of text, numbers and the like."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        kind = type(one)
+        if kind in _SCALARS:
+            continue
+        copier = _copiers.get(kind) or _copier(kind)
+        if copier is _copy_dict or copier is _copy_ansible_dict:
+            waiting.extend(dict.values(one))
+        elif copier is _copy_list or copier is _copy_ansible_list:
+            waiting.extend(list.__iter__(one))
+        elif copier is _shared and kind in _ATOMS and issubclass(kind, str | int | float | bytes):
+            continue
+        else:
+            return False
+        if id(one) in seen:
+            return False
+        seen.add(id(one))
+    return True
 
 
 def _shared(value: Any) -> Any:
@@ -78,6 +102,7 @@ def _is_ansible(kind: type) -> bool:
     return kind.__module__.startswith("ansible.") and "Lazy" not in kind.__name__
 
 
+_SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
 _PLAIN = (str, int, float, bool, bytes, type(None), tuple)
 _ATOMS: set[type] = set(_PLAIN)
 _copiers: dict[type, Callable[[Any], Any]] = {}

@@ -52,13 +52,14 @@ class PerRun:
     def __get__(self, thing: Any, kind: type | None = None) -> Any:
         if thing is None:
             return self
-        home = self._home()
+        # Asked for some hundred times by every task, so all is done in this one place.
+        home: Any = (self._by_worker and _scene.current_worker()) or _scene.current()
         if home is None:
             try:
                 return thing.__dict__[self._name]
             except KeyError:
                 raise AttributeError(self._name) from None
-        key = self._key(thing)
+        key = (id(thing), self._name)
         value = home.state.get(key, _MISSING)
         if value is _MISSING:
             value = home.state[key] = self._fresh(thing)

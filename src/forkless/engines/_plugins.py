@@ -28,7 +28,7 @@ __all__: list[str] = []
 
 
 @functools.lru_cache(maxsize=4096)
-def _own_files(path: str) -> bool:
+def own_files(path: str) -> bool:
     """Whether a plugin's file comes with ansible-core, whose modules one process may share."""
     import ansible
 
@@ -47,7 +47,7 @@ def load_module_source(original: Any, _site: str) -> Any:
         full = python_module_name
         if full is None:
             full = str(name) if str(name).startswith("ansible_collections.") else f"{loader.package}.{name}"
-        if scene is not None and not full.startswith("ansible_collections.") and not _own_files(path):
+        if scene is not None and not full.startswith("ansible_collections.") and not own_files(path):
             return _private(full, path)
         if python_module_name is None:
             module = original(loader, name, path)
@@ -85,7 +85,7 @@ def private_filter(original: Any, _site: str) -> Any:
         worker: Any = _scene.current_worker()
         wrapper = found.object
         path = getattr(wrapper, "_original_path", None)
-        if worker is None or not path or "ansible_collections" in path or _own_files(path):
+        if worker is None or not path or "ansible_collections" in path or own_files(path):
             return found
         twins: dict[Any, Any] = worker.state.setdefault("filters", {})
         key = (path, name)

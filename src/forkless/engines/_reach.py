@@ -60,7 +60,8 @@ class Reach:
         with self._lock:
             self._thread = None
             self._over = True
-            _send(threading.get_ident(), None)
+            if self._sent is not None:
+                _take_back()
             children = list(self._children)
             self._children.clear()
             self._closers.clear()
@@ -91,10 +92,10 @@ class Reach:
         return True
 
     def withdraw(self) -> None:
-        """Take back an error that was sent and has not arrived."""
+        """Take back an error that was sent and has not arrived. Called by the worker itself."""
         with self._lock:
             if self._sent is not None and self._thread is not None:
-                _send(self._thread, None)
+                _take_back()
                 self._sent = None
 
     def sleep(self, seconds: float) -> None:
@@ -188,5 +189,25 @@ def _kill(child: subprocess.Popen[bytes], number: signal.Signals) -> bool:
     return True
 
 
-def _send(thread: int, error: type[BaseException] | None) -> None:
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
+def _send(thread: int, error: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+
+class _Nothing(BaseException):
+    """Takes the place of an error that must not arrive."""
+
+
+def _take_back() -> None:
+    """
+    An error that was sent to this thread and has not arrived does not arrive any more.
+
+    Not by sending NULL, which is what the C API has for it: up to Python 3.12 that leaves a flag up for ever, by which every call and every
+    round of a loop in the whole process takes the interpreter's slow way, and a profiler never gets out of its first function.
+    Only an error that arrives takes the flag down; so one is sent that is caught here.
+    """
+    try:
+        _send(threading.get_ident(), _Nothing)
+        while True:
+            pass
+    except _Nothing:
+        pass

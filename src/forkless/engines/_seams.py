@@ -12,7 +12,17 @@ import collections
 from typing import TYPE_CHECKING, Any
 
 from forkless import modules
-from forkless.engines import _caches, _isolation, _plugins, _questions, _runtime, _syntax, _views, _worker
+from forkless.engines import (
+    _caches,
+    _isolation,
+    _plugins,
+    _questions,
+    _runtime,
+    _shortcuts,
+    _syntax,
+    _views,
+    _worker,
+)
 from forkless.engines._stitch import KNOWN, Seam
 
 if TYPE_CHECKING:
@@ -364,6 +374,8 @@ SEAMS: tuple[Seam, ...] = (
     ),
     # -- what a run finds out once; after the locks above, so that a hit waits for nobody
     *(Seam(*touch) for touch in _caches.touches(KNOWN)),
+    # -- what comes to nothing for most tasks
+    *(Seam(*touch) for touch in _shortcuts.touches(KNOWN)),
     # -- modules in this process, where nothing can be started or when that was asked for
     *(Seam(*touch) for touch in modules.STAND_INS),
 )

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Steps of ansible-core that come to nothing for most tasks, left out where that can be seen beforehand.
+
+| name             | what is left out                                                                         | never left out                      |
+| ---------------- | ---------------------------------------------------------------------------------------- | ----------------------------------- |
+| unset-attributes | templating and checking those of a task's forty attributes that come out as they went in | what may be a template, what is full |
+| quick-copies     | a call for each of them when a task is copied or told of; copying what is immutable      | copying lists and dicts             |
+
+Each does nothing but what ansible-core's own code would have come to; where that cannot be told from the value alone, ansible-core's own code
+is called. `FORKLESS_DISABLE=unset-attributes` switches off by name, to find a culprit.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import TYPE_CHECKING, Any
+
+from forkless.engines import _copies, _scene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["NAMES", "touches"]
+
+NAMES = ("unset-attributes", "quick-copies")
+
+# -- attributes ---------------------------------------------------------------------------------------------------
+
+_UNKNOWN = object()
+
+
+class _Field:
+    """One attribute of one class, and all that tells whether ansible-core's way through it would change anything."""
+
+    __slots__ = ("alone", "default", "has_alias", "inherits", "name", "slot", "ways")
+
+    def __init__(self, kind: Any, name: str, attribute: Any) -> None:
+        from ansible.playbook.attribute import NonInheritableFieldAttribute
+        from ansible.playbook.task import Task
+
+        self.name = name
+        self.slot = f"_{attribute.name}"
+        # Whether the value is what lies in the slot, never a parent's; or a parent's only where nothing lies there.
+        parents = getattr(kind, "_get_parent_attribute", None)
+        self.alone = type(attribute) is NonInheritableFieldAttribute or parents is None
+        self.inherits = parents is Task._get_parent_attribute and not attribute.extend if not self.alone else False
+        self.has_alias = attribute.alias is not None
+        self.default = attribute.default
+        self.ways = _ways(kind, name, attribute)
+
+    def is_settled(self, fields: dict[str, Any], squashed: Any, unset: Any) -> bool:
+        """Whether it is at its end, or brought there by a way that is known for the type of its value."""
+        value = fields.get(self.slot, unset)
+        if value is unset:
+            if self.has_alias or not (self.alone or squashed):
+                return False
+            value = self.default() if callable(self.default) else self.default
+        elif not (self.alone or squashed or self.inherits):
+            return False
+        if value is None:
+            return True
+        way = self.ways.get(type(value))
+        if way is None:
+            return False
+        after = way(value)
+        if after is _UNKNOWN:
+            return False
+        fields[self.slot] = after
+        return True
+
+
+def _ways(kind: Any, name: str, attribute: Any) -> dict[type, Callable[[Any], Any]]:
+    """What templating and conversion make of a value, by its type, where that is simple; `_UNKNOWN` where it is not."""
+    from ansible._internal._templating._utils import IGNORE_SCALAR_VAR_TYPES
+    from ansible.module_utils._internal._datatag import _AnsibleTaggedStr
+
+    if attribute.static:  # is not templated; if it looks as if it should have been, something is said
+        return {bool: _same, str: _same_text, list: _same_texts}
+    if type(attribute).__name__ == "ConnectionFieldAttribute":  # up to 2.20: two words stand for others
+        return {str: _same_connection, _AnsibleTaggedStr: _same_connection}
+    method = getattr(kind, f"_post_validate_{name}", None)
+    if method is not None:
+        # Some say no more than that theirs is not templated yet.
+        if method.__code__.co_names or attribute.listof is not None:
+            return {}
+        return {list: _same} if attribute.isa == "list" else {}
+    if attribute.isa == "int":
+        return {one: _same for one in IGNORE_SCALAR_VAR_TYPES if issubclass(one, int)}
+    ways: dict[str, dict[type, Callable[[Any], Any]]] = {
+        "bool": {bool: _same},
+        "float": {float: _same, int: float},
+        "string": {str: _same_text, _AnsibleTaggedStr: _same_tagged},
+        # Not the very one that a parent, or the play, has.
+        "list": {list: _fresh_list},
+        "dict": {dict: _fresh_dict},
+    }
+    return ways.get(str(attribute.isa), {})
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _same_text(value: str) -> Any:
+    return _UNKNOWN if "{" in value else value
+
+
+def _same_tagged(value: Any) -> Any:
+    from ansible._internal._templating._jinja_bits import _JinjaConstTemplate
+
+    return _UNKNOWN if "{" in value or _JinjaConstTemplate.is_tagged_on(value) else value
+
+
+def _same_connection(value: Any) -> Any:
+    return _UNKNOWN if value in ("smart", "persistent") else _same_tagged(value)
+
+
+def _same_texts(value: list[Any]) -> Any:
+    return value if all(type(one) is str and "{" not in one for one in value) else _UNKNOWN
+
+
+def _fresh_list(value: list[Any]) -> Any:
+    return _UNKNOWN if value else []
+
+
+def _fresh_dict(value: dict[Any, Any]) -> Any:
+    return _UNKNOWN if value else {}
+
+
+def _field(kind: Any, name: str, attribute: Any) -> _Field | str | None:
+    """How an attribute is gone through: with a look at its value, by its name in ansible-core's own way, or (None) not at all."""
+    from ansible.playbook.attribute import FieldAttribute, NonInheritableFieldAttribute
+    from ansible.playbook.base import FieldAttributeBase
+
+    for method in ("post_validate_attribute", "_get_validated_value", "get_validated_value"):
+        if getattr(kind, method) is not getattr(FieldAttributeBase, method):
+            return name
+    if (
+        (
+            type(attribute) not in (FieldAttribute, NonInheritableFieldAttribute)
+            and type(attribute).__name__ != "ConnectionFieldAttribute"
+        )
+        or hasattr(kind, f"_get_attr_{name}")
+        or hasattr(kind, f"_{attribute.name}")
+        or attribute.required
+    ):
+        return name
+    if attribute.static and name == "vars":
+        return None
+    if not (attribute.static or attribute.always_post_validate or kind._post_validate_object):
+        return None  # of a block nothing is checked: its tasks inherit it, and are
+    return _Field(kind, name, attribute)
+
+
+def post_validate(original: Any, _site: str) -> Any:
+    """
+    FieldAttributeBase.post_validate: upstream's loop over all attributes, without those that come out as they went in.
+
+    Most are what nobody set: None, a flag, an empty list. A class is looked at once.
+    """
+    from ansible.playbook.base import FieldAttributeBase
+    from ansible.utils.sentinel import Sentinel
+
+    if not (_is_known(original, _VALIDATE) and _is_known(FieldAttributeBase.post_validate_attribute, _VALIDATE_ONE)):
+        return original
+    plans: dict[type, list[_Field | str]] = {}
+
+    @functools.wraps(original)
+    def validate(thing: Any, templar: Any) -> None:
+        scene = _scene.current()
+        if scene is None or "unset-attributes" in scene.off:
+            original(thing, templar)
+            return
+        kind = type(thing)
+        plan = plans.get(kind)
+        if plan is None:
+            found = [_field(kind, name, attribute) for name, attribute in kind.fattributes.items()]
+            plan = plans[kind] = [field for field in found if field is not None]
+        fields = thing.__dict__
+        squashed = fields.get("_squashed") or fields.get("_finalized")
+        for field in plan:
+            if type(field) is str:
+                name = field
+            elif field.is_settled(fields, squashed, Sentinel):  # type: ignore[union-attr]
+                continue
+            else:
+                name = field.name  # type: ignore[union-attr]
+            value = thing.post_validate_attribute(name, templar=templar)
+            if value is not Sentinel:
+                setattr(thing, name, value)
+        thing._finalized = True
+
+    return validate
+
+
+def copied(original: Any, _site: str) -> Any:
+    """FieldAttributeBase.copy: the same copy, without a descriptor's call for each of forty values, and without copying what nobody can change."""
+    from ansible.utils.sentinel import Sentinel
+
+    if not _is_known(original, _COPY):
+        return original
+    plans: dict[type, list[tuple[str, str]]] = {}
+
+    @functools.wraps(original)
+    def twin(thing: Any) -> Any:
+        scene = _scene.current()
+        kind = type(thing)
+        plan = plans.get(kind)
+        if plan is None:
+            plan = plans[kind] = _slots(kind)
+        if not plan or scene is None or "quick-copies" in scene.off:
+            return original(thing)
+        try:
+            made = kind()
+        except RecursionError:
+            return original(thing)  # says it in its own words
+        old, new = thing.__dict__, made.__dict__
+        for read, write in plan:
+            value = old.get(read, Sentinel)
+            new[write] = value if type(value) in _PLAIN else copy.copy(value)
+        for name in _BESIDE:
+            if name in old:
+                new[name] = old[name]
+        return made
+
+    return twin
+
+
+# What else upstream's copy takes along.
+_BESIDE = ("_loader", "_variable_manager", "_origin", "_validated", "_finalized", "_uuid", "_ds")
+_PLAIN = frozenset((str, int, float, bool, type(None), type))
+
+
+def _slots(kind: Any) -> list[tuple[str, str]]:
+    """Where the values of a class's attributes lie, and where its copy's go; nothing where that is not the whole story."""
+    from ansible.playbook.attribute import Attribute
+
+    slots = []
+    for name, attribute in kind.fattributes.items():
+        if type(attribute).__set__ is not Attribute.__set__ or hasattr(kind, f"_{name}"):
+            return []
+        slots += [(f"_{name}", f"_{own}") for own in (attribute.name, attribute.alias) if own is not None]
+    return slots
+
+
+def dumped(original: Any, _site: str) -> Any:
+    """FieldAttributeBase.dump_attrs of a task that is at its end: its values lie in their slots, and no parent has to be asked for them."""
+    from ansible.utils.sentinel import Sentinel
+
+    if not _is_known(original, _DUMP):
+        return original
+    up_to_2_19 = "serialize" in original.__code__.co_names
+    plans: dict[type, list[tuple[str, str, bool]]] = {}
+
+    @functools.wraps(original)
+    def dump(thing: Any) -> Any:
+        scene = _scene.current()
+        fields = thing.__dict__
+        if scene is None or "quick-copies" in scene.off or not (fields.get("_squashed") or fields.get("_finalized")):
+            return original(thing)
+        kind = type(thing)
+        plan = plans.get(kind)
+        if plan is None:
+            plan = plans[kind] = _where(kind)
+        attributes = {}
+        for name, slot, is_object in plan:
+            value = fields.get(slot, Sentinel)
+            if value is Sentinel:
+                value = getattr(thing, name)
+            if is_object and not up_to_2_19:
+                value = value.dump_attrs()
+            elif is_object and hasattr(value, "serialize"):
+                value = value.serialize()
+            attributes[name] = value
+        return attributes
+
+    return dump
+
+
+def _where(kind: Any) -> list[tuple[str, str, bool]]:
+    """Of each attribute: its name, where its value lies ("" where it must be asked for), and whether it is an object with attributes of its own."""
+    from ansible.playbook.attribute import FieldAttribute, NonInheritableFieldAttribute
+
+    found = []
+    for name, attribute in kind.fattributes.items():
+        simple = type(attribute) in (FieldAttribute, NonInheritableFieldAttribute) and not hasattr(
+            kind, f"_get_attr_{attribute.name}"
+        )
+        found.append((name, f"_{attribute.name}" if simple else "", attribute.isa == "class"))
+    return found
+
+
+def deep_copy(original: Any, _site: str) -> Any:
+    """
+    `deepcopy` of a task's arguments before they are checked against a specification.
+
+    The same copy of what comes from YAML, JSON and templates; but text and numbers with tags are not taken apart and put together again, for nobody can
+    change them. Anything else is copied by the stdlib.
+    """
+
+    def quick(value: Any) -> Any:
+        scene = _scene.current()
+        if scene is None or "quick-copies" in scene.off or not _copies.is_plain_tree(value):
+            return original(value)
+        return _copies.private_vars(value)
+
+    return quick
+
+
+# -- is it what we know? ------------------------------------------------------------------------------------------
+
+# All names that ansible-core's own functions use, in any minor for which we step in for them. One that uses another is one that does more,
+# and is left to do it.
+_VALIDATE = {"fattributes", "post_validate_attribute", "Sentinel", "setattr", "_finalized"}
+_VALIDATE_ONE = {
+    "fattributes", "getattr", "static", "is_template", "display", "warning", "Sentinel", "required", "AnsibleFieldAttributeError", "get_ds",
+    "role_include", "IncludeRole", "always_post_validate", "isinstance", "statically_loaded", "_post_validate_object", "isa", "template",
+    "AnsibleValueOmittedError", "set_to_context", "get_validated_value", "Exception",
+}  # fmt: skip
+_COPY = {
+    "__class__", "RuntimeError", "RecursionError", "AnsibleError", "fattributes", "setattr", "shallowcopy", "getattr", "Sentinel",
+    "hasattr", *_BESIDE,
+}  # fmt: skip
+
+
+_DUMP = {"fattributes", "items", "getattr", "isa", "hasattr", "serialize", "dump_attrs"}
+
+
+def _is_known(function: Any, names: set[str]) -> bool:
+    return names.issuperset(function.__code__.co_names)
+
+
+def touches(known: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
+    """The seams of this room, for the table."""
+    base = "ansible.playbook.base:FieldAttributeBase"
+    return (
+        (f"{base}.post_validate", "every host would check again what nobody set", post_validate, known[1:]),
+        (f"{base}.copy", "every host would copy what nobody can change", copied),
+        (f"{base}.dump_attrs", "every host would ask parents for what it has", dumped),
+        ("ansible.module_utils.common.arg_spec:deepcopy", "takes every tagged text apart, to copy it", deep_copy),
+    )
