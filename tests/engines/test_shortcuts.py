@@ -167,6 +167,36 @@ def test_arguments_are_copied_deeply_before_they_are_checked(project, monkeypatc
     assert all(copies)
 
 
+@pytest.mark.matrix
+def test_what_is_read_from_a_file_is_copied_deeply(project, monkeypatch):
+    wrong = []
+
+    def no_container_of(one, other):
+        if isinstance(one, list | dict):
+            below = zip(one, other, strict=True) if isinstance(one, list) else ((one[key], other[key]) for key in one)
+            return one is not other and type(one) is type(other) and all(no_container_of(*pair) for pair in below)
+        return type(one) is type(other)
+
+    def watched(original, site):
+        view = _shortcuts.deep_copies(original, site)
+        quick = view.deepcopy
+
+        def copy_(value):
+            made = quick(value)
+            if made != original.deepcopy(value) or not no_container_of(made, value):
+                wrong.append((made, value))
+            return made
+
+        type(view).deepcopy = staticmethod(copy_)
+        return view
+
+    _swap(monkeypatch, "dataloader:copy", watched)
+    project.write("group_vars/all.yml", "word: {deep: [1, {er: [2.5, null, 'x']}]}\n")
+    result = project.run(PLAY + "- {name: last, debug: {msg: '{{ word.deep[1].er }}'}}\n", limit="h1,h2")
+    assert not wrong
+    assert result.events
+
+
 def test_what_is_no_plain_tree_is_left_to_the_stdlib():
     inner = [1]
     round_about = []
