@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import gc
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import pytest
 
 from engines_support import messages
 from forkless import _disable
+from forkless.cli import _ansible
 from forkless.engines import _copies, _seams, _shortcuts, _stitch
 
 pytestmark = pytest.mark.spawns
@@ -167,6 +169,36 @@ def test_arguments_are_copied_deeply_before_they_are_checked(project, monkeypatc
     assert all(copies)
 
 
+@pytest.mark.matrix
+def test_what_is_read_from_a_file_is_copied_deeply(project, monkeypatch):
+    wrong = []
+
+    def no_container_of(one, other):
+        if isinstance(one, list | dict):
+            below = zip(one, other, strict=True) if isinstance(one, list) else ((one[key], other[key]) for key in one)
+            return one is not other and type(one) is type(other) and all(no_container_of(*pair) for pair in below)
+        return type(one) is type(other)
+
+    def watched(original, site):
+        view = _shortcuts.deep_copies(original, site)
+        quick = view.deepcopy
+
+        def copy_(value):
+            made = quick(value)
+            if made != original.deepcopy(value) or not no_container_of(made, value):
+                wrong.append((made, value))
+            return made
+
+        type(view).deepcopy = staticmethod(copy_)
+        return view
+
+    _swap(monkeypatch, "dataloader:copy", watched)
+    project.write("group_vars/all.yml", "word: {deep: [1, {er: [2.5, null, 'x']}]}\n")
+    result = project.run(PLAY + "- {name: last, debug: {msg: '{{ word.deep[1].er }}'}}\n", limit="h1,h2")
+    assert not wrong
+    assert result.events
+
+
 def test_what_is_no_plain_tree_is_left_to_the_stdlib():
     inner = [1]
     round_about = []
@@ -225,3 +257,15 @@ def test_a_worker_that_ended_leaves_no_flag_by_which_a_profiler_would_stand_stil
     """Up to Python 3.12 an error that is taken back by sending NULL slows every later call down, and stops a profiled one for ever."""
     line = [sys.executable, "-c", textwrap.dedent(PROFILED)]
     assert subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout == "[1, 2]\n"
+
+
+def test_the_collector_is_as_it_was_after_a_command():
+    before = gc.get_threshold()
+    with _ansible._rarely_collecting():
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before
+
+
+def test_a_run_in_a_program_leaves_the_collector_alone(project, monkeypatch):
+    monkeypatch.setattr(gc, "set_threshold", lambda *_: pytest.fail("the program's collector was touched"))
+    assert project.run("- debug: {msg: hi}\n", limit="h1").rc == 0

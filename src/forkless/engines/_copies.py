@@ -41,7 +41,7 @@ def is_plain_tree(value: Any) -> bool:
             waiting.extend(dict.values(one))
         elif copier is _copy_list or copier is _copy_ansible_list:
             waiting.extend(list.__iter__(one))
-        elif copier is _shared and kind in _ATOMS and issubclass(kind, str | int | float | bytes):
+        elif is_scalar(one):
             continue
         else:
             return False
@@ -49,6 +49,16 @@ def is_plain_tree(value: Any) -> bool:
             return False
         seen.add(id(one))
     return True
+
+
+def is_scalar(value: Any) -> bool:
+    """Text or a number, plain or with tags: nobody can change it."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind not in _copiers:
+        _copier(kind)
+    return kind in _ATOMS and issubclass(kind, str | int | float | bytes)
 
 
 def _shared(value: Any) -> Any:

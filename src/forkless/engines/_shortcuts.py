@@ -18,6 +18,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from forkless.engines import _copies, _scene
+from forkless.engines._views import View
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ _UNKNOWN = object()
 class _Field:
     """One attribute of one class, and all that tells whether ansible-core's way through it would change anything."""
 
-    __slots__ = ("alone", "default", "has_alias", "inherits", "name", "slot", "ways")
+    __slots__ = ("alone", "default", "has_alias", "inherits", "name", "slot", "static", "ways")
 
     def __init__(self, kind: Any, name: str, attribute: Any) -> None:
         from ansible.playbook.attribute import NonInheritableFieldAttribute
@@ -42,6 +43,7 @@ class _Field:
 
         self.name = name
         self.slot = f"_{attribute.name}"
+        self.static: bool = attribute.static
         # Whether the value is what lies in the slot, never a parent's; or a parent's only where nothing lies there.
         parents = getattr(kind, "_get_parent_attribute", None)
         self.alone = type(attribute) is NonInheritableFieldAttribute or parents is None
@@ -69,6 +71,14 @@ class _Field:
             return False
         fields[self.slot] = after
         return True
+
+    def is_silent(self, thing: Any) -> bool:
+        """Of a static attribute: whether its value, wherever it comes from, gives nothing to say."""
+        if not self.static:
+            return False
+        value = getattr(thing, self.name)
+        way = self.ways.get(type(value))
+        return value is None or (way is not None and way(value) is not _UNKNOWN)
 
 
 def _ways(kind: Any, name: str, attribute: Any) -> dict[type, Callable[[Any], Any]]:
@@ -183,7 +193,7 @@ def post_validate(original: Any, _site: str) -> Any:
         for field in plan:
             if type(field) is str:
                 name = field
-            elif field.is_settled(fields, squashed, Sentinel):  # type: ignore[union-attr]
+            elif field.is_settled(fields, squashed, Sentinel) or field.is_silent(thing):  # type: ignore[union-attr]
                 continue
             else:
                 name = field.name  # type: ignore[union-attr]
@@ -219,7 +229,7 @@ def copied(original: Any, _site: str) -> Any:
         old, new = thing.__dict__, made.__dict__
         for read, write in plan:
             value = old.get(read, Sentinel)
-            new[write] = value if type(value) in _PLAIN else copy.copy(value)
+            new[write] = value if type(value) in _PLAIN or _copies.is_scalar(value) else copy.copy(value)
         for name in _BESIDE:
             if name in old:
                 new[name] = old[name]
@@ -309,6 +319,15 @@ def deep_copy(original: Any, _site: str) -> Any:
     return quick
 
 
+def deep_copies(_original: Any, site: str) -> Any:
+    """`copy` where a file's content is copied for whoever reads it, so that the next reader gets it as it was."""
+
+    class Copy(View):
+        deepcopy = staticmethod(deep_copy(copy.deepcopy, site))
+
+    return Copy(copy)
+
+
 # -- is it what we know? ------------------------------------------------------------------------------------------
 
 # All names that ansible-core's own functions use, in any minor for which we step in for them. One that uses another is one that does more,
@@ -339,5 +358,6 @@ def touches(known: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
         (f"{base}.post_validate", "every host would check again what nobody set", post_validate, known[1:]),
         (f"{base}.copy", "every host would copy what nobody can change", copied),
         (f"{base}.dump_attrs", "every host would ask parents for what it has", dumped),
+        ("ansible.parsing.dataloader:copy", "takes every tagged text apart, to copy it", deep_copies, known[1:]),
         ("ansible.module_utils.common.arg_spec:deepcopy", "takes every tagged text apart, to copy it", deep_copy),
     )
