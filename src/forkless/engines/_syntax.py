@@ -1,53 +1,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""
-Syntax trees, one at a time.
-
-Up to 3.12 CPython counts the depth of the tree that it makes in one place for the whole interpreter. A thread that is switched to while another
-is at it (a finalizer of the garbage collector is enough) makes the count come out wrong: `SystemError: AST constructor recursion
-depth mismatch`. Ansible makes trees of every module it sends and of every literal in an inventory.
-"""
+"""Syntax trees as Ansible's modules see them: one at a time, see `forkless.modules._trees`."""
 
 from __future__ import annotations
 
 import ast
 import builtins
-import functools
-import threading
-from typing import TYPE_CHECKING, Any
 
 from forkless.engines._views import View
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from forkless.modules._trees import literal_eval, one_at_a_time
 
 __all__ = ["ast_view", "compile_one_at_a_time"]
 
-_lock = threading.RLock()
-# Threads that are not ours may be at it as well, and do not know of the lock.
-_TRIES = 20
-
-
-def _one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        for left in reversed(range(_TRIES)):
-            try:
-                with _lock:
-                    return function(*args, **kwargs)
-            except SystemError as error:
-                if "recursion depth mismatch" not in str(error) or not left:
-                    raise
-        raise AssertionError("unreachable")
-
-    return call
-
-
-compile_one_at_a_time = _one_at_a_time(builtins.compile)
+compile_one_at_a_time = one_at_a_time(builtins.compile)
 
 
 class _Ast(View):
-    parse = staticmethod(_one_at_a_time(ast.parse))
-    literal_eval = staticmethod(_one_at_a_time(ast.literal_eval))
+    parse = staticmethod(one_at_a_time(ast.parse))
+    literal_eval = staticmethod(literal_eval)
 
 
 ast_view = _Ast(ast)

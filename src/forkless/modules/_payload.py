@@ -8,7 +8,6 @@ file of it is sent to a host once, with its code where the host's Python is the 
 
 from __future__ import annotations
 
-import ast
 import base64
 import collections
 import contextlib
@@ -29,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forkless.modules import _parcel
+from forkless.modules._trees import literal_eval
 
 __all__ = ["MAGIC", "Manifest", "Piece", "Wrapped", "take_apart"]
 
@@ -111,7 +111,7 @@ def _arguments(data: bytes) -> dict[str, Any] | None:
             raw = {name.decode(): value[:-1] for name, value in pairs}
             archive = raw.pop("zip_data").strip(b"'")
             raw.pop("date_time", None)
-            return {"zip_data": archive, **{name: ast.literal_eval(value.decode()) for name, value in raw.items()}}
+            return {"zip_data": archive, **{name: literal_eval(value.decode()) for name, value in raw.items()}}
         values = {name: pattern.search(data) for name, pattern in _OLD.items()}
         if not all(values.values()) or b"COVERAGE_FILE" in data or b"find `coverage`" in data:
             return None
@@ -120,7 +120,7 @@ def _arguments(data: bytes) -> dict[str, Any] | None:
         return {
             "zip_data": texts.pop("zip_data"),
             "rlimit_nofile": int(limit[1]) if limit else 0,
-            **{name: ast.literal_eval(value.decode()) for name, value in texts.items()},
+            **{name: literal_eval(value.decode()) for name, value in texts.items()},
         }
     except (KeyError, ValueError, SyntaxError):
         return None
