@@ -8,6 +8,7 @@ import pytest
 import forkless
 from forkless.cli import doctor
 from forkless.engines import _quiet, _seams, _stitch, threads
+from forkless.modules import _trees
 
 pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
 
@@ -35,6 +36,22 @@ def test_every_seam_goes_in_and_comes_out_again():
     with pytest.raises(ZeroDivisionError), _stitch.installed(_seams.SEAMS):
         1 / 0  # noqa: B018  # whatever happens in between
     assert {seam.site: _stitch.look(seam) for seam in mine} == before
+
+
+def test_what_comes_from_the_stdlib_looks_the_same_in_every_python():
+    seams = [seam for seam in _seams.SEAMS if seam.site.endswith((":deepcopy", ":literal_eval"))]
+    assert {_stitch.look(seam) for seam in seams} == {"stdlib copy.deepcopy", "stdlib ast.literal_eval"}
+
+
+def test_literals_in_templates_and_arguments_are_read_one_at_a_time_while_a_run_is_on_stage():
+    import ast
+
+    import jinja2.lexer
+    from ansible.module_utils.common import validation
+
+    with _stitch.installed(_seams.SEAMS):
+        assert jinja2.lexer.literal_eval is validation.literal_eval is _trees.literal_eval
+    assert jinja2.lexer.literal_eval is validation.literal_eval is ast.literal_eval
 
 
 def test_an_unknown_minor_is_refused_with_what_moved(project, unknown, monkeypatch):

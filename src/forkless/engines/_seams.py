@@ -309,6 +309,14 @@ SEAMS: tuple[Seam, ...] = (
             ("ansible.plugins.inventory.ini", KNOWN),
         )
     ),
+    *(
+        Seam(
+            f"{module}:literal_eval",
+            "up to Python 3.12 two threads must not make a syntax tree at once",
+            view(_syntax.literal_eval),
+        )
+        for module in ("ansible.module_utils.common.validation", "jinja2.lexer")
+    ),
     # -- variables, inventory, files
     Seam(f"{_VARS}.get_vars", _SNAPSHOT, _worker.snapshot_of_vars),
     *(

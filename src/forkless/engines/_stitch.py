@@ -15,6 +15,7 @@ import importlib.resources
 import inspect
 import json
 import os
+import sys
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -83,6 +84,9 @@ def look(seam: Seam) -> str:
         thing = thing.__func__
     if not callable(thing) or name == "__class__":
         return type(thing).__name__
+    if str(getattr(thing, "__module__", "")).partition(".")[0] in sys.stdlib_module_names:
+        # Its source is another one in each Python; that it is taken from there is what counts.
+        return f"stdlib {thing.__module__}.{thing.__qualname__}"
     try:
         source = inspect.getsource(thing)
     except (OSError, TypeError):

@@ -9,7 +9,7 @@ import builtins
 from forkless.engines._views import View
 from forkless.modules._trees import literal_eval, one_at_a_time
 
-__all__ = ["ast_view", "compile_one_at_a_time"]
+__all__ = ["ast_view", "compile_one_at_a_time", "literal_eval"]
 
 compile_one_at_a_time = one_at_a_time(builtins.compile)
 
