@@ -97,6 +97,8 @@ class Stage:
     def processes(self, *words):
         """Living processes of the jobs that were started from this stage, whoever is their parent now."""
         mine = os.fsencode(str(self.folder))
+        # Whole words: a number may be a part of a job's id, or of the name of a temporary folder.
+        wanted = [re.compile(rb"(?<![\w.-])" + re.escape(word.encode()) + rb"(?![\w.-])") for word in words]
         found = []
         for entry in pathlib.Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -109,7 +111,7 @@ class Stage:
                 continue
             if dead or not (b"ANSIBLE_ASYNC_DIR=" + mine in environ or mine in argv):
                 continue
-            if all(word.encode() in argv for word in words):
+            if all(one.search(argv) for one in wanted):
                 found.append(int(entry.name))
         return sorted(found)
 

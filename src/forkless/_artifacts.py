@@ -99,9 +99,16 @@ class Artifacts:
         path = os.path.join(self.path, "job_events", f"{event['counter']}-{os.path.basename(event['uuid'])}.json")
         with self._noting_trouble():
             # Readers list this folder while we write to it: a name appears when its file is whole.
-            with open(_open(path + ".tmp"), "wb") as file:
-                file.write(line)
-            os.rename(path + ".tmp", path)
+            try:
+                with open(_open(path + ".tmp"), "wb") as file:
+                    file.write(line)
+                os.rename(path + ".tmp", path)
+            except OSError:
+                with contextlib.suppress(
+                    OSError
+                ):  # half of it is of use to nobody, and takes the room of what could still be written
+                    os.unlink(path + ".tmp")
+                raise
 
     def finish(self, status: Status, rc: int) -> None:
         with self._noting_trouble():

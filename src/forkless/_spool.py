@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -65,7 +66,11 @@ class Spool:
                 done += os.pwrite(self._fd, view[done:], self._on_disk + done)
             view.release()
         except OSError:
-            # No room. What is in memory stays there, and the next attempt comes when as much again has been said.
+            # No room. What is in memory stays there, and the next attempt comes when as much again has been said. The room that this
+            # one took is given back: the artifacts of the run, and everybody else's files, need it.
+            if self._fd is not None:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self._on_disk)
             self._in_memory = len(self._recent) + IN_MEMORY
             return
         self._on_disk += len(self._recent)
