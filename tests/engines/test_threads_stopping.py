@@ -147,10 +147,14 @@ from ansible.plugins.action import ActionBase
 
 class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
-        # Blocked in C, where no exception is seen.
-        open(self._task.args['flag'], 'w').close()
-        ctypes.CDLL(None).sleep(int(self._task.args['seconds']))
-        return dict(changed=False)
+        # Blocked in C, where no exception is seen; one that comes a moment before that is not heeded.
+        while True:
+            try:
+                open(self._task.args['flag'], 'w').close()
+                ctypes.CDLL(None).sleep(int(self._task.args['seconds']))
+                return dict(changed=False)
+            except BaseException:
+                continue
 """
 
 

@@ -69,7 +69,7 @@ def test_check_and_diff_mode_reach_it(run_module):
 def test_warnings_and_deprecations_travel_in_its_result_and_in_no_other(run_module):
     body = "module.warn('mind the gap'); module.deprecate('so 2019', version='9.9'); module.exit_json()"
     result = run_module(body)
-    assert "mind the gap" in str(result["warnings"])
+    assert "mind the gap" in str(result.get("warnings")), result
     assert "so 2019" in str(result["deprecations"])
     assert "warnings" not in run_module("module.exit_json()")
 
