@@ -35,6 +35,7 @@ else:
         return None
 LOCK = threading.Lock()
 LOCK_OF = []
+COUNT = 1
 
 def seamed():
     return "theirs"
@@ -69,14 +70,14 @@ def test_a_module_gets_what_it_missed_and_keeps_what_others_put_into_it(packages
     def ours():
         return "ours"
 
-    helper.seamed, helper.LOCK_OF = ours, [1, 2]
+    helper.seamed, helper.LOCK_OF, helper.COUNT = ours, [1, 2], 7
     lock, early = helper.LOCK, helper.asked
     (packages / "fk_installed.py").write_text(LIBRARY)
     _missing._bring_up_to_date(frozenset({"fk_installed"}))
     assert helper.HAS_IT is True
     assert helper.asked() == ("hello", 2), "it looks for names where everybody does"
     assert helper.Thing.__mro__[1].__name__ == "Base"
-    assert (helper.seamed, helper.LOCK, early()) == (ours, lock, None)
+    assert (helper.seamed, helper.LOCK, helper.COUNT, early()) == (ours, lock, 7, None)
 
 
 def test_a_module_is_not_run_again_for_a_library_that_it_does_not_ask_for(packages, helper, monkeypatch):

@@ -51,7 +51,8 @@ def _names(folders: tuple[tuple[str, int], ...]) -> frozenset[str]:
     for path, _ in folders:
         with contextlib.suppress(OSError):
             found.update(entry.partition(".")[0] for entry in os.listdir(path))
-    return frozenset(found)
+    # Of what lies there only this can be imported: not the records of installations, and not the compiled code, which appears when it is first needed.
+    return frozenset(name for name in found if name.isidentifier() and name != "__pycache__")
 
 
 def look() -> None:
@@ -64,14 +65,15 @@ def look() -> None:
         names = _names(times)
         before = _seen.get(world)
         _seen[world] = times, names
-        if before is not None and before[0] != times:
-            _bring_up_to_date(names - before[1])
+        new = names - before[1] if before is not None else frozenset()
+        if new:
+            _bring_up_to_date(new)
 
 
 def _bring_up_to_date(new: frozenset[str]) -> None:
     importlib.invalidate_caches()
     imports = dict(_shared_with_imports())
-    waiting = [name for name, wanted in imports.items() if any(_appeared(one, new) for one in wanted)]
+    waiting = [name for name, wanted in imports.items() if any(one.partition(".")[0] in new for one in wanted)]
     done: set[str] = set()
     while waiting:
         name = waiting.pop(0)
@@ -121,22 +123,6 @@ def _resolved(name: str, level: Any, parent: str | None) -> str:
     return name
 
 
-def _appeared(name: str, new: frozenset[str]) -> bool:
-    """Whether it could not be imported, and could be now."""
-    if name.partition(".")[0] in new:
-        return True
-    above, _, leaf = name.rpartition(".")
-    if name in sys.modules or above not in sys.modules or above.startswith(("ansible.", "ansible_collections.")):
-        return False
-    inside = vars(sys.modules[above])  # not getattr: a module may have something to say about a name that is asked for
-    if leaf in inside or "__path__" not in inside:
-        return False
-    try:  # a part of a package that several projects share
-        return importlib.util.find_spec(name) is not None
-    except Exception:  # noqa: BLE001  # half a library: who needs it will say so
-        return False
-
-
 def _again(module: types.ModuleType) -> bool:
     """Run it on the side, and take over what came out otherwise. The module itself stays, with all that others put into it."""
     code = _code(module)
@@ -160,7 +146,8 @@ def _same(mine: dict[str, Any], name: str, value: Any) -> bool:
         return False
     old = mine[name]
     if isinstance(old, _PLAIN):
-        return type(old) is type(value) and bool(old == value)
+        # What says that something is missing. Any other value may have been set since the module was imported, and is everybody's.
+        return (old is not None and old is not False) or old is value
     if isinstance(old, types.FunctionType) and isinstance(value, types.FunctionType):
         # Which of two definitions was chosen. One that a seam put there comes from another file, and stays.
         here = old.__code__.co_filename == value.__code__.co_filename
