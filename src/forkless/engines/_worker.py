@@ -22,10 +22,11 @@ import sys
 import threading
 import time
 import traceback
+import types
 from typing import TYPE_CHECKING, Any
 
 from forkless import modules, ssh
-from forkless.engines import _missing, _scene, _threads
+from forkless.engines import _missing, _scene, _threads, _views
 from forkless.engines._copies import private_vars
 from forkless.engines._reach import Reach, WorkerStopped
 
@@ -268,9 +269,21 @@ def make_worker(upstream: Any) -> type:
     """ansible-core's WorkerProcess with a thread in place of the process. `run` and `_run` are upstream's."""
     module = sys.modules[upstream.__module__]
     display = module.display
+    # Not by the seams alone: a worker that was given up may come back when the run is over and they are out. It would end the program.
+    world = {**vars(module), "sys": _views.sys_view, "os": _views.os_view, "signal": _views.signal_view}
+
+    def own(name: str) -> Any:
+        """Upstream's function, in a module where the streams are the worker's and there is no way out of the program."""
+        theirs = getattr(upstream, name)
+        made = types.FunctionType(theirs.__code__, world, name, theirs.__defaults__, theirs.__closure__)
+        made.__kwdefaults__ = theirs.__kwdefaults__
+        return made
+
+    hard_exit = own("_hard_exit")
 
     class ThreadWorker(Worker, upstream):  # type: ignore[misc]
-        run = upstream.run
+        run = own("run")
+        _run = own("_run")
 
         def __init__(
             self,
@@ -332,7 +345,7 @@ def make_worker(upstream: Any) -> type:
             if isinstance(failure, WorkerStopped):
                 raise failure
             with contextlib.suppress(SystemExit):
-                upstream._hard_exit(self, error)  # says it, then calls os._exit, which the view turns into SystemExit
+                hard_exit(self, error)  # says it, then calls os._exit, which the view turns into SystemExit
             raise _HardExit
 
         def _leave(self) -> None:
