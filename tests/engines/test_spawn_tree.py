@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -89,6 +90,10 @@ def test_a_mark_that_we_have_ourselves_marks_nothing(monkeypatch):
 def test_a_job_that_ansible_means_to_outlive_its_play_is_spared():
     mark = f"FORKLESS_TEST_MARK={uuid.uuid4()}"
     child, others = start("(ANSIBLE_ASYNC_DIR=/x setsid sleep 300 & echo $!); echo ready; wait", mark=mark)
+    deadline = time.monotonic() + 60
+    while b"ANSIBLE_ASYNC_DIR" not in pathlib.Path(f"/proc/{others[0]}/environ").read_bytes():
+        assert time.monotonic() < deadline, "the job never began"
+        time.sleep(0.01)
     child.kill()
     child.wait()
     try:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import inspect
 import locale
 import os
 import signal
 import sys
 import threading
+import types
 import warnings
 
 import pytest
@@ -318,3 +320,11 @@ def test_a_run_that_never_came_to_a_recap_says_why_in_a_sentence(project):
         project.run(name="no-such-book.yml").raise_for_failures()
     # Where there is a recap it is the hosts that tell.
     assert project.run("- fail: {msg: '[ERROR]: no'}\n", limit="h1").sentence == ""
+
+
+def test_walking_a_stack_after_a_run_does_not_trip_over_collections_that_were_ansibles(project, monkeypatch):
+    monkeypatch.setitem(inspect._filesbymodname, "ansible_collections", "/where/ansible/had/it")
+    project.run("- debug: {msg: hi}\n", limit="h1").raise_for_failures()
+    monkeypatch.setitem(sys.modules, "ansible_collections", types.ModuleType("ansible_collections"))
+    sys.modules["ansible_collections"].__file__ = None  # as a package without an __init__ has it
+    assert inspect.stack()[0].function.startswith("test_walking_a_stack")

@@ -52,11 +52,18 @@ def opened(*needed):
     return "\n".join([*lines, "umount -l /mnt"])
 
 
+def tidy():
+    """What the playbook wrote on its hosts, which share the machine's /tmp, under users that another run does not have."""
+    for leftover in pathlib.Path("/tmp").glob("forkless-lambda-*"):
+        leftover.unlink()
+
+
 @pytest.fixture
 def function(sshds):
     """The example under the small runtime: call it with an event, get its answer."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to make a place like Lambda's with namespaces")
+    tidy()
     script = SCRIPT.format(uid=UID, source=ROOT / "src", opened=opened(ROOT, sys.prefix, sys.base_prefix, sshds.folder))
     runtime = [sys.executable, str(ROOT / "tests/modules/lambda_runtime.py"), str(EXAMPLE)]
     process = subprocess.Popen(
@@ -77,6 +84,7 @@ def function(sshds):
         yield json.loads(first), ask
         process.stdin.close()
         process.wait(60)
+    tidy()
 
 
 def test_the_example_runs_a_playbook_twice_on_itself_and_on_real_hosts(function, sshds):

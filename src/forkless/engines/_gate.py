@@ -163,6 +163,7 @@ class Gate:
         self._absent()
         _quiet.forget_collections()
         sys.modules.update(self._hosts_collections)
+        _quiet.forget_files()
         if self._hosts_own:
             _quiet.purge()
             sys.modules.update(self._hosts_own)

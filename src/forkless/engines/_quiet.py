@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import importlib.util
+import inspect
 import io
 import locale
 import logging
@@ -23,7 +24,7 @@ from typing import Any
 from forkless._errors import UnsupportedError
 from forkless.engines import _stitch, _views
 
-__all__ = ["forget_collections", "import_ansible", "purge", "take_collections"]
+__all__ = ["forget_collections", "forget_files", "import_ansible", "purge", "take_collections"]
 
 _lock = threading.Lock()
 
@@ -165,6 +166,17 @@ def purge() -> dict[str, Any]:
     gone = {name: sys.modules.pop(name) for name in names}
     importlib.invalidate_caches()
     return gone
+
+
+def forget_files() -> None:
+    """
+    What the stdlib's `inspect` noted of where collections lie was noted of Ansible's.
+
+    It raises TypeError for whoever walks a stack when a package that had a file has none any more, and the program's own of that name has none.
+    """
+    noted: dict[str, Any] = getattr(inspect, "_filesbymodname", {})
+    for name in [name for name in list(noted) if name.partition(".")[0] == "ansible_collections"]:
+        noted.pop(name, None)
 
 
 def forget_collections() -> None:
