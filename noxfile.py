@@ -23,6 +23,10 @@ PAIRS = [(python, core) for python in PYTHONS for core in CORES if python != "3.
 FEW = (("3.11", "2.18"), ("3.12", "2.20"), ("3.13", "2.21"))
 
 
+# The one that was installed beside nox; it need not be on PATH.
+UV = shutil.which("uv", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")) or "uv"
+
+
 @functools.cache
 def interpreter(version: str) -> str | None:
     """A Python of that version, on PATH, among pyenv's or beside our own, that really starts."""
@@ -47,8 +51,8 @@ def _pair(session: nox.Session, python: str, core: str, *tests: str) -> None:
     venv = os.path.join(session.create_tmp(), f"py{python}-core{core}")
     ready = os.path.join(venv, ".ready")
     if not os.path.exists(ready):
-        session.run("uv", "venv", "--quiet", "--clear", "--seed", "--python", path, venv, external=True)
-        install = ["uv", "pip", "install", "--quiet", "--python", f"{venv}/bin/python"]
+        session.run(UV, "venv", "--quiet", "--clear", "--seed", "--python", path, venv, external=True)
+        install = [UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python"]
         session.run(*install, "-e", ".[dev]", f"ansible-core~={core}.0", external=True)
         open(ready, "w").close()
     print(f"-- Python {python}, ansible-core {core}", flush=True)
