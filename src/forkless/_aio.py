@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The asyncio door: a thin one. Runs go on in their own threads; what crosses into the loop is that there is news."""
+"""
+The asyncio door: a thin one. Runs go on in their own threads; what crosses into the loop is that there is news.
+
+asyncio is imported where it is used: whoever comes in by another door need not wait for it.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
 from forkless._run import Run, start
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from forkless._events import Event, Status
@@ -22,6 +26,8 @@ class AsyncRun:
     """A run, as seen from one event loop. Made by `open_run()`."""
 
     def __init__(self, run: Run) -> None:
+        import asyncio
+
         self._run = run
         self._loop = asyncio.get_running_loop()
         self._bells: set[asyncio.Event] = set()
@@ -61,6 +67,8 @@ class AsyncRun:
     @contextlib.contextmanager
     def _bell(self) -> Iterator[asyncio.Event]:
         """Rings when there is news. Ask for it first and look afterwards, or news may slip in between."""
+        import asyncio
+
         bell = asyncio.Event()
         self._bells.add(bell)
         try:
@@ -70,6 +78,8 @@ class AsyncRun:
 
     async def events(self) -> AsyncIterator[Event]:
         """Every event from the first on, as they come; ends with the run. A slow follower never stalls it."""
+        import asyncio
+
         seen = 0
         with self._bell() as bell:
             while True:
@@ -103,6 +113,8 @@ class AsyncRun:
 
     async def _until_quiet(self) -> None:
         """Stop the run and wait until it has. Whoever cancels us again meanwhile stops it at once, but we still wait."""
+        import asyncio
+
         while self._run._result is None:
             self._run.cancel()
             with contextlib.suppress(asyncio.CancelledError):

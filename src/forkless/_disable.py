@@ -20,6 +20,7 @@ NAMES = (
     "folder-cache",
     "vars-cache",
     "user-cache",
+    "option-cache",
     "unset-attributes",
     "quick-copies",
     "warm-modules",

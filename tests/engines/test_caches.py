@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import forkless
 from engines_support import messages
 from forkless import _disable
+from forkless._stop import Stop
 from forkless.engines import _caches, _scene
 
 pytestmark = pytest.mark.spawns
@@ -33,12 +36,15 @@ PLAY = """
 - debug: {msg: "{{ inventory_hostname }} {{ word | default('none') }}"}
 - assert: {that: "inventory_hostname is match('h')"}
 """
+# Where a host has facts, Ansible looks through the folders of all connections to clean them.
+FACTS = "- set_fact: {known: 1, cacheable: true}\n"
 
 
 @pytest.mark.matrix
 def test_every_cache_answers_in_an_ordinary_run(project, hits):
     project.write("group_vars/all.yml", "word: kept\n")
-    result = project.run(PLAY)
+    project.run(PLAY, limit="h1")  # what is kept for the process is there from the second run on
+    result = project.run(FACTS + PLAY)
     assert result.rc == 0, result.stdout
     assert messages(result, "debug")["h3"] == "h3 kept"
     assert set(hits()) == set(_caches.BOUNDS)
@@ -49,7 +55,7 @@ def test_every_cache_answers_in_an_ordinary_run(project, hits):
 @pytest.mark.parametrize("name", _caches.BOUNDS)
 def test_a_cache_that_is_switched_off_is_not_asked_and_the_answers_are_the_same(project, hits, name):
     project.write("group_vars/all.yml", "word: kept\n")
-    result = project.run(PLAY, env={"FORKLESS_DISABLE": f" {name},"}, limit="h1,h2")
+    result = project.run(FACTS + PLAY, env={"FORKLESS_DISABLE": f" {name},"}, limit="h1,h2")
     assert result.rc == 0, result.stdout
     assert messages(result, "debug") == {"h1": "h1 kept", "h2": "h2 kept"}
     assert set(hits()) == set(_caches.BOUNDS) - {name}
@@ -174,8 +180,6 @@ def test_a_plugin_whose_file_is_gone_is_looked_for_again(tmp_path):
 
     find = _caches.plugin(search, "")
     (tmp_path / "1.py").touch()
-    from forkless._stop import Stop
-
     with _scene.enter(_scene.Scene(ident="x", stop=Stop())):
         loader = Loader()
         assert find(loader, "a") is not find(loader, "a")  # whoever asks may write to what it gets
@@ -199,8 +203,6 @@ def test_a_new_file_in_a_folder_of_plugins_is_listed(tmp_path):
         yield from sorted(str(path) for path in tmp_path.iterdir())
 
     list_all = _caches.folder(listing, "")
-    from forkless._stop import Stop
-
     with _scene.enter(_scene.Scene(ident="x", stop=Stop())):
         loader = Loader()
         assert list(list_all(loader, path_only=True)) == list(list_all(loader, path_only=True)) == []
@@ -209,9 +211,58 @@ def test_a_new_file_in_a_folder_of_plugins_is_listed(tmp_path):
         assert list(list_all(loader, path_only=True)) == [str(tmp_path / "new.py")]
 
 
-def test_another_user_is_seen(monkeypatch):
-    from forkless._stop import Stop
+OPTION = """
+- debug: {msg: "{{ lookup('config', 'display_ok_hosts', plugin_type='callback', plugin_name='default') }}"}
+"""
 
+
+@pytest.mark.matrix
+def test_options_of_a_plugin_are_each_runs_own_and_another_documentation_is_seen(project, monkeypatch):
+    monkeypatch.setattr(_caches, "LASTING", {"option-cache": _caches.Kept(64)})
+    assert set(messages(project.run(OPTION, limit="h1")).values()) == {True}
+    kept = dict(_caches.LASTING["option-cache"])
+    assert kept
+    assert None in kept.values(), "that there are none is kept as well: host_list has none"
+    # The same plugin with other words: they are read.
+    from ansible.plugins.inventory import host_list
+
+    other = host_list.DOCUMENTATION + "\n    options: {new_one: {default: 7}}\n"
+    monkeypatch.setattr(host_list, "DOCUMENTATION", other)
+    assert project.run(PLAY, limit="h1").rc == 0
+    (found,) = [value for key, value in _caches.LASTING["option-cache"].items() if key[-1] == other]
+    assert found == {"new_one": {"default": 7}}
+
+
+@pytest.mark.matrix
+def test_a_project_with_parts_of_documentation_of_its_own_has_options_read_anew(project, monkeypatch):
+    monkeypatch.setattr(_caches, "LASTING", {"option-cache": _caches.Kept(64)})
+    project.write("fragments/mine.py", "class ModuleDocFragment:\n    DOCUMENTATION = 'options: {}'\n")
+    project.run(OPTION, limit="h1", env={"ANSIBLE_DOC_FRAGMENT_PLUGINS": str(project.folder / "fragments")})
+    assert not _caches.LASTING["option-cache"]
+
+
+def test_the_folders_of_ansible_core_are_read_again_when_they_change(tmp_path, monkeypatch):
+    scene = _scene.Scene(ident="x", stop=Stop())
+    monkeypatch.setattr(_scene, "current", lambda: scene)
+    monkeypatch.setattr(_caches._plugins, "own_files", lambda path: path == str(tmp_path))
+    pattern = str(tmp_path / "*.py")
+    reads = []
+    real = _caches.glob.glob
+    monkeypatch.setattr(_caches.glob, "glob", lambda pattern: reads.append(pattern) or real(pattern))
+    assert _caches.glob_view.glob(pattern) == []
+    (tmp_path / "one.py").touch()
+    os.utime(tmp_path, ns=(1, 1))
+    for _ in range(2):
+        found = _caches.glob_view.glob(pattern)
+        assert found == [str(tmp_path / "one.py")]
+        found.clear()  # it is the caller's own
+    assert len(reads) == 2
+    scene.off = frozenset({"folder-cache"})
+    _caches.glob_view.glob(pattern)
+    assert len(reads) == 3
+
+
+def test_another_user_is_seen(monkeypatch):
     with _scene.enter(_scene.Scene(ident="x", stop=Stop())):
         monkeypatch.setenv("LOGNAME", "ada")
         assert _caches.getpass_view.getuser() == "ada"
@@ -237,10 +288,10 @@ def test_nothing_that_was_kept_outlives_its_run(project, monkeypatch):
         kept(self, bound)
 
     monkeypatch.setattr(_caches.Kept, "__init__", init)
-    project.run(PLAY, limit="h1")
+    project.run(FACTS + PLAY, limit="h1")
     first = len(made)
-    project.run(PLAY, limit="h1")
-    assert first == len(_caches.BOUNDS)
+    project.run(FACTS + PLAY, limit="h1")
+    assert first == len(_caches.BOUNDS) - len(_caches.LASTING)
     assert len(made) == 2 * first, "the second run made its own"
 
 

@@ -6,11 +6,13 @@ What a run finds out once, and forked workers found out again for every task.
 | -------------- | --------------------------------------------------- | ------------------------------------------------------- | ------- |
 | template-cache | compiled templates and expressions, by their text   | a search path of filters or tests grew; the next run    | 4096    |
 | plugin-cache   | where a plugin was found; which filters are Jinja's  | a search path grew, the file is gone; the next run      | 4096    |
-| folder-cache   | which plugin files lie in the search path           | a folder in it changed, the path grew; the next run     | 256     |
+| folder-cache   | which plugin files lie in the search path           | a folder in it changed, the path grew; the next run*    | 256     |
 | vars-cache     | what group_vars/ and host_vars/ say of a host/group | another vars plugin appeared; the next run              | 16384   |
 | user-cache     | the name of the user we run as                      | another uid, another LOGNAME, USER, ...                 | 16      |
+| option-cache   | the options that a plugin of ansible-core documents | another documentation, a project's own doc fragments    | 512     |
 
-Each lives with the run, never longer. `FORKLESS_DISABLE=template-cache,vars-cache` switches off by name, to find a culprit. A full cache is emptied:
+Each lives with the run, never longer. The last one, and (*) what lies in the folders of ansible-core itself, live with the process: its own
+plugins do not change in it. `FORKLESS_DISABLE=template-cache,vars-cache` switches off by name, to find a culprit. A full cache is emptied:
 what is used will be back at once, and what is not was the reason that it was full.
 """
 
@@ -19,11 +21,14 @@ from __future__ import annotations
 import copy
 import functools
 import getpass
+import glob
+import inspect
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from forkless.engines import _plugins, _scene
+from forkless.engines import _copies, _plugins, _scene
 from forkless.engines._views import View
 
 if TYPE_CHECKING:
@@ -39,6 +44,7 @@ BOUNDS = {
     "folder-cache": 256,
     "vars-cache": 16384,
     "user-cache": 16,
+    "option-cache": 512,
 }
 
 
@@ -56,10 +62,16 @@ class Kept(dict[Any, Any]):
         self[key] = value
 
 
+# Those that are good for every run of this process.
+LASTING = {"option-cache": Kept(BOUNDS["option-cache"])}
+
+
 def kept(scene: Scene | None, name: str) -> Kept | None:
     """The run's cache of this name; None where it is switched off or there is no run."""
     if scene is None or name in scene.off:
         return None
+    if name in LASTING:
+        return LASTING[name]
     found: Kept | None = scene.state.get(name)
     if found is None:
         found = scene.state.setdefault(name, Kept(BOUNDS[name]))
@@ -195,6 +207,54 @@ def _own(found: Any) -> Any:
     return twin
 
 
+def options(original: Any, _site: str) -> Any:
+    """
+    PluginLoader._load_config_defs: what a plugin's documentation says of its options, which is YAML and takes its time at the beginning of every run.
+
+    Only of ansible-core's own plugins, and only where no project brings parts of documentation of its own.
+    """
+
+    @functools.wraps(original)
+    def load(loader: Any, name: str, module: Any, path: str) -> Any:
+        cache = kept(_scene.current(), "option-cache")
+        if cache is None or not (loader.class_name and _plugins.own_files(path)):
+            return original(loader, name, module, path)
+        from ansible.plugins.loader import fragment_loader, get_plugin_class
+
+        # Its own classes are in what it says: an ansible-core that was loaded anew starts anew.
+        constants: Any = sys.modules["ansible.constants"]
+        kind = get_plugin_class(loader.class_name)
+        if kind not in constants.CONFIGURABLE_PLUGINS or constants.config.has_configuration_definition(kind, name):
+            return None
+        if any(not _plugins.own_files(path) and os.path.exists(path) for path in _folders(fragment_loader)):
+            return original(loader, name, module, path)
+        key = (constants, kind, name, path, getattr(module, "DOCUMENTATION", ""))
+        if key in cache:
+            cache.hits += 1
+            made = cache.get(key)
+            if made is not None:
+                constants.config.initialize_plugin_configuration_definitions(kind, name, _copies.private_vars(made))
+            return None
+        original(loader, name, module, path)
+        # None where it has no options: that is found out again and again otherwise, for nothing is noted down.
+        cache.keep(key, _copies.private_vars(constants.config._plugins.get(kind, {}).get(name)))
+        return None
+
+    return load
+
+
+class _Inspect(View):
+    """`inspect` where the command line's options are made: each asks anew what arguments its kind of option takes."""
+
+    @staticmethod
+    def signature(function: Any) -> inspect.Signature:
+        return inspect.signature(function) if kept(_scene.current(), "option-cache") is None else _signature(function)
+
+
+_signature = functools.lru_cache(maxsize=64)(inspect.signature)
+inspect_view = _Inspect(inspect)
+
+
 def builtin_filter(original: Any, _site: str) -> Any:
     """
     Jinja2Loader.get_with_context: that a name like `upper` is not Ansible's but Jinja's own.
@@ -239,6 +299,25 @@ def folder(original: Any, _site: str) -> Any:
         return iter(found)
 
     return list_all
+
+
+class _Glob(View):
+    """`glob` where plugins are listed: the folders of ansible-core itself are read once for the process, or when they change."""
+
+    @staticmethod
+    def glob(pattern: str) -> list[str]:
+        folder = os.path.dirname(pattern)
+        if kept(_scene.current(), "folder-cache") is None or not _plugins.own_files(folder):
+            return glob.glob(pattern)
+        return list(_listed(pattern, _changed(folder)))
+
+
+@functools.lru_cache(maxsize=BOUNDS["folder-cache"])
+def _listed(pattern: str, _changed_at: int) -> tuple[str, ...]:
+    return tuple(glob.glob(pattern))
+
+
+glob_view = _Glob(glob)
 
 
 def _folders(loader: Any) -> list[str]:
@@ -339,7 +418,15 @@ def touches(known: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
         ),
         _touch(f"{loader}.find_plugin_with_context", again, plugin),
         _touch(f"{loader}.all", again, folder),
+        _touch(f"{loader}._load_config_defs", "every run would read it again", options),
         _touch("ansible.plugins.loader:Jinja2Loader.get_with_context", again, builtin_filter),
+        _touch("ansible.plugins.loader:glob", "every run would read it again", lambda _original, _site: glob_view),
+        _touch(
+            "ansible.cli.arguments.option_helpers:inspect",
+            "every run would find it out again",
+            lambda _original, _site: inspect_view,
+            since_2_19,
+        ),
         _touch(f"{manager}:get_vars_from_path", again, variables),
         _touch(f"{manager}:get_vars_from_inventory_sources", again, variables),
         _touch("ansible.plugins.connection.local:getpass", again, lambda _original, _site: getpass_view),

@@ -8,12 +8,67 @@ It is done for every task on every host, so the way to copy a type is looked up 
 from __future__ import annotations
 
 import copy
+import operator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["forget_types", "is_plain_tree", "private_vars"]
+__all__ = ["forget_types", "is_plain_tree", "private_task_vars", "private_vars"]
+
+
+def private_task_vars(found: dict[str, Any]) -> dict[str, Any]:
+    """
+    `private_vars` of all that get_vars found. In its `vars` everything is there a second time.
+
+    What is one object in both stays one; what is a copy of the other there (with a tag, since 2.20) is a copy of the other's copy here.
+    """
+    again = found.get("vars")
+    twin = found.copy()
+    for key, value in found.items():
+        if type(value) not in _ATOMS and value is not again:
+            twin[key] = private_vars(value)
+    if again is not None:
+        twin["vars"] = _second(again, found, twin)
+    return twin
+
+
+def _second(again: Any, found: Any, twin: Any) -> Any:
+    """What `again`, a second holding of what is in `found`, is to the copy of `found`."""
+    copier = _copiers.get(type(again)) or _copier(type(again))
+    if copier is not _copy_dict and copier is not _copy_ansible_dict:
+        return private_vars(again)
+    made = copy.copy(again)
+    for key, value in dict.items(again):
+        if type(value) in _ATOMS or key == "vars":
+            continue
+        first = dict.get(found, key)
+        if value is first:
+            like = dict.get(twin, key)
+        elif _is_copy(value, first):
+            like = type(value)._instance_factory(dict.get(twin, key), value._ansible_tags_mapping)
+        else:
+            like = private_vars(value)
+        dict.__setitem__(made, key, like)
+    inner = dict.get(again, "vars")
+    if inner is not None:  # since 2.20 there is a third
+        dict.__setitem__(made, "vars", _second(inner, again, made))
+    return made
+
+
+def _is_copy(value: Any, first: Any) -> bool:
+    """Whether a tagged list or dict has the very same things in it as another."""
+    copier = _copiers.get(type(value)) or _copier(type(value))
+    if not hasattr(type(value), "_ansible_tags_mapping"):
+        return False
+    if copier is _copy_ansible_list and isinstance(first, list):
+        return len(value) == len(first) and all(map(operator.is_, list.__iter__(value), list.__iter__(first)))
+    if copier is _copy_ansible_dict and isinstance(first, dict):
+        mine, theirs = dict.items(value), dict.items(first)
+        return len(value) == len(first) and all(
+            name is other and one is two for (name, one), (other, two) in zip(mine, theirs, strict=True)
+        )
+    return False
 
 
 def private_vars(value: Any) -> Any:

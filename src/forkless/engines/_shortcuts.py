@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from forkless.engines import _copies, _scene
@@ -30,6 +31,10 @@ NAMES = ("unset-attributes", "quick-copies")
 # -- attributes ---------------------------------------------------------------------------------------------------
 
 _UNKNOWN = object()
+# How the attributes of a class are gone through. A class does not change: they are good for the next run as well.
+_checked: weakref.WeakKeyDictionary[type, list[_Field | str]] = weakref.WeakKeyDictionary()
+_copied: weakref.WeakKeyDictionary[type, list[tuple[str, str]]] = weakref.WeakKeyDictionary()
+_dumped: weakref.WeakKeyDictionary[type, list[tuple[str, str, bool]]] = weakref.WeakKeyDictionary()
 
 
 class _Field:
@@ -175,7 +180,7 @@ def post_validate(original: Any, _site: str) -> Any:
 
     if not (_is_known(original, _VALIDATE) and _is_known(FieldAttributeBase.post_validate_attribute, _VALIDATE_ONE)):
         return original
-    plans: dict[type, list[_Field | str]] = {}
+    plans = _checked
 
     @functools.wraps(original)
     def validate(thing: Any, templar: Any) -> None:
@@ -211,7 +216,7 @@ def copied(original: Any, _site: str) -> Any:
 
     if not _is_known(original, _COPY):
         return original
-    plans: dict[type, list[tuple[str, str]]] = {}
+    plans = _copied
 
     @functools.wraps(original)
     def twin(thing: Any) -> Any:
@@ -262,7 +267,7 @@ def dumped(original: Any, _site: str) -> Any:
     if not _is_known(original, _DUMP):
         return original
     up_to_2_19 = "serialize" in original.__code__.co_names
-    plans: dict[type, list[tuple[str, str, bool]]] = {}
+    plans = _dumped
 
     @functools.wraps(original)
     def dump(thing: Any) -> Any:
@@ -328,6 +333,44 @@ def deep_copies(_original: Any, site: str) -> Any:
     return Copy(copy)
 
 
+class _Again:
+    """The tag of `vars`, in which get_vars puts all variables a second time: the same values, made with fewer steps where they have no tags yet."""
+
+    def __init__(self, original: Any) -> None:
+        from ansible.module_utils._internal._datatag import AnsibleTaggedObject
+
+        self._original = original
+        self._kinds = {kind: AnsibleTaggedObject._tagged_type_map[kind] for kind in (str, int, float, list, dict)}
+        self._mapping = original.tag("")._ansible_tags_mapping
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def tag(self, value: Any) -> Any:
+        kind = self._kinds.get(type(value))
+        scene = _scene.current()
+        if kind is None or scene is None or "quick-copies" in scene.off:
+            return self._original.tag(value)
+        return kind._instance_factory(value, self._mapping)
+
+
+def variables_again(original: Any, _site: str) -> Any:
+    return _Again(original)
+
+
+def facts_cleaned(original: Any, _site: str) -> Any:
+    """clean_facts: of a host without facts there is nothing to copy, and no names to look through."""
+
+    @functools.wraps(original)
+    def clean(facts: Any) -> Any:
+        scene = _scene.current()
+        if facts or type(facts) is not dict or scene is None or "quick-copies" in scene.off:
+            return original(facts)
+        return {}
+
+    return clean
+
+
 # -- is it what we know? ------------------------------------------------------------------------------------------
 
 # All names that ansible-core's own functions use, in any minor for which we step in for them. One that uses another is one that does more,
@@ -358,6 +401,13 @@ def touches(known: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
         (f"{base}.post_validate", "every host would check again what nobody set", post_validate, known[1:]),
         (f"{base}.copy", "every host would copy what nobody can change", copied),
         (f"{base}.dump_attrs", "every host would ask parents for what it has", dumped),
+        (
+            "ansible.vars.manager:_DEPRECATE_VARS",
+            "every host would tag and copy all variables twice",
+            variables_again,
+            known[2:],
+        ),
+        ("ansible.vars.manager:clean_facts", "every host would look through facts that it has not", facts_cleaned),
         ("ansible.parsing.dataloader:copy", "takes every tagged text apart, to copy it", deep_copies, known[1:]),
         ("ansible.module_utils.common.arg_spec:deepcopy", "takes every tagged text apart, to copy it", deep_copy),
     )

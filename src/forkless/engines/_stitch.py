@@ -62,7 +62,7 @@ def for_minor(seams: Sequence[Seam], which: str) -> list[Seam]:
 def _find(site: str) -> tuple[Any, str]:
     """The owner and the name of a site; raises when a step of the way is missing."""
     module, _, path = site.partition(":")
-    owner: Any = importlib.import_module(module)
+    owner: Any = sys.modules.get(module) or importlib.import_module(module)
     *steps, name = path.split(".")
     for step in steps:
         owner = getattr(owner, step)
@@ -167,7 +167,8 @@ def installed(seams: Sequence[Seam]) -> Iterator[None]:
 def _put(seam: Seam) -> Callable[[], None]:
     try:
         owner, name = _find(seam.site)
-        original = inspect.getattr_static(owner, name)
+        own = vars(owner)
+        original = own[name] if name in own else inspect.getattr_static(owner, name)
     except (ImportError, AttributeError):
         if not (seam.optional and _exists(seam.site)):
             if minor(version()) not in KNOWN:

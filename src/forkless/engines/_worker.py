@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless import modules, ssh
 from forkless.engines import _missing, _scene, _threads, _views
-from forkless.engines._copies import private_vars
+from forkless.engines._copies import private_task_vars
 from forkless.engines._reach import Reach, WorkerStopped
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def snapshot_of_vars(original: Any, _site: str) -> Any:
             return original(*args, **kwargs)
         with scene.vars_lock:
             found = original(*args, **kwargs)
-            return found if _scene.current_worker() is None else private_vars(found)
+            return found if _scene.current_worker() is None else private_task_vars(found)
 
     return get_vars
 
@@ -301,7 +301,7 @@ def make_worker(upstream: Any) -> type:
             # Not upstream's __init__: that makes a Process, and empties the temp files of everyone's loader.
             self._arm()
             self._final_q = final_q
-            self._task_vars = private_vars(task_vars)
+            self._task_vars = private_task_vars(task_vars)
             self._host = copy.copy(host)  # `run` empties its vars and groups
             self._task = copy_task(task)
             self._play_context = copy.copy(play_context)  # connections write to it

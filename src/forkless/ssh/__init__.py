@@ -11,7 +11,7 @@ The connection plugin forkless.core.ssh is a thin door to this room. Importing i
 
 from __future__ import annotations
 
-from forkless.ssh._command import Done
+from forkless.ssh._done import Done
 from forkless.ssh._errors import EscalationError, HostKeyError, LoginError, LostError, SSHError
 from forkless.ssh._pool import RUN, Link, close_all, kept, reset
 from forkless.ssh._settings import Settings

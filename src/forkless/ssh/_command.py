@@ -5,31 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from forkless.ssh._done import Become, Done
 from forkless.ssh._errors import EscalationError, LostError
 
-__all__ = ["Become", "Command", "Done"]
-
-
-class Become(Protocol):
-    """What a channel must know of a become plugin. Ansible's own plugins fit."""
-
-    name: str
-    success: str
-
-    def check_success(self, b_output: bytes) -> bool: ...
-    def check_password_prompt(self, b_output: bytes) -> bool: ...
-    def check_incorrect_password(self, b_output: bytes) -> bool: ...
-    def check_missing_password(self, b_output: bytes) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Done:
-    rc: int
-    stdout: bytes
-    stderr: bytes
+__all__ = ["Command"]
 
 
 class Command:

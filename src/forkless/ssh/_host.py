@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from forkless.ssh._command import Become, Command, Done
+from forkless.ssh._command import Command
 from forkless.ssh._connect import open_connection
 from forkless.ssh._errors import EscalationError, HostKeyError, LoginError, LostError, SSHError
 from forkless.ssh._files import Files
@@ -17,6 +17,7 @@ from forkless.ssh._wire import Wire
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from forkless.ssh._done import Become, Done
     from forkless.ssh._settings import Settings
 
 __all__ = ["Host"]

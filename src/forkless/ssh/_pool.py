@@ -3,25 +3,24 @@
 Who is connected to whom: one connection for each (run, settings), shared by all tasks of the run.
 
 Outside a run, as under stock ansible-playbook, a connection lives as long as somebody holds a Link to it. Inside one it
-is kept until `close_all(run)`, which the engine calls at the run's end.
+is kept until `close_all(run)`, which the engine calls at the run's end. The loop, and asyncio with it, are
+imported with the first connection: most runs have none.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import contextvars
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from forkless.ssh._host import Host
-from forkless.ssh._loop import Loop
-
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Iterator
 
-    from forkless.ssh._command import Become, Done
+    from forkless.ssh._done import Become, Done
+    from forkless.ssh._host import Host
+    from forkless.ssh._loop import Loop
     from forkless.ssh._settings import Settings
     from forkless.ssh._wire import Wire
 
@@ -43,6 +42,8 @@ class _Pool:
         self.busy = 0  # calls under way; the loop is not ended under them
 
     def enter(self) -> Loop:
+        from forkless.ssh._loop import Loop
+
         with self.lock:
             if self.loop is None or self.loop.pid != os.getpid():
                 self.loop, self.hosts = Loop(), {}
@@ -91,6 +92,8 @@ class Link:
         return (self.run, self.settings)
 
     async def _host(self) -> Host:
+        from forkless.ssh._host import Host
+
         host = _pool.hosts.get(self._key)
         if host is None:
             host = _pool.hosts[self._key] = Host(self.settings)
@@ -202,6 +205,8 @@ def close_all(run: Hashable) -> None:
     """
 
     async def work() -> None:
+        import asyncio
+
         hosts = [_pool.hosts.pop(key) for key in list(_pool.hosts) if key[0] == run]
         await asyncio.gather(*(host.close() for host in hosts))
 
