@@ -43,6 +43,16 @@ MANY = "- hosts: all\n  gather_facts: false\n  tasks:\n" + "".join(
 )
 ONE = "- hosts: all\n  gather_facts: false\n  tasks: [{debug: {msg: hi}}]\n"
 GROWTH = (50, 200, 800)
+# A worker that is there for a while: tasks like those above are over before the next worker has begun, and 50 are never at work at once.
+LINGER = """
+import time
+from ansible.plugins.action import ActionBase
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        time.sleep(2)
+        return {}
+"""
 
 # Second and later runs in one process, each told in wall and CPU seconds.
 WARM = """
@@ -109,10 +119,13 @@ def warm_run(rounds: int) -> Row:
 
 
 def memory(rounds: int) -> Row:
-    title = "peak memory of controller and workers, 200 hosts, forks 50"
+    title = "peak memory of controller and workers, 200 hosts, 50 workers at work at once"
     row = Row("memory", title, unit="MB", goals={"stock": 3.0, "Mitogen": 1.0})
     with tempfile.TemporaryDirectory() as folder:
-        arguments = scene(folder, CONTROLLER, 200, 50)
+        arguments = scene(folder, f"{CONTROLLER}    - linger:\n", 200, 50)
+        plugins = pathlib.Path(folder) / "action_plugins"
+        plugins.mkdir()
+        (plugins / "linger.py").write_text(LINGER)
         for _ in range(rounds):
             for who in _contenders.contenders():
                 row.add("peak", who.name, _contenders.peak(who, arguments, folder))

@@ -23,6 +23,7 @@ NAMES = (
     "option-cache",
     "unset-attributes",
     "quick-copies",
+    "plain-text",
     "warm-modules",
     "import-cache",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import gc
 import subprocess
 import sys
@@ -206,6 +207,55 @@ def test_what_is_no_plain_tree_is_left_to_the_stdlib():
     for value in ([inner, inner], round_about, [({},)], {"a": {1, 2}}, [object()]):
         assert not _copies.is_plain_tree(value)
     assert _copies.is_plain_tree({"a": [1, "b", {"c": None}], "d": 2.5})
+
+
+@pytest.mark.matrix
+def test_text_within_a_template_comes_out_as_from_ansible_core_itself(project, monkeypatch):
+    if _stitch.minor(_stitch.version()) == "2.18":
+        return  # templates another way there; the seam is for later ones
+    differ, quick_ones = [], []
+
+    def watched(original, site):
+        assert _shortcuts.text_within(original, site) is not original
+        asked = []
+
+        @functools.wraps(original)
+        def spy(*args, **kwargs):
+            asked.append(1)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(_shortcuts, "_is_known", lambda *_: True)
+        quick = _shortcuts.text_within(spy, site)
+
+        def template(engine, variable, **how):
+            before = len(asked)
+            made = quick(engine, variable, **how)
+            if len(asked) == before:
+                quick_ones.append(variable)
+                theirs = original(engine, variable, **how)
+                if (type(made), made) != (type(theirs), theirs):
+                    differ.append((variable, made, theirs))
+            return made
+
+        return template
+
+    _swap(monkeypatch, "TemplateEngine.template", watched)
+    project.write(
+        "group_vars/all.yml",
+        r"""words: [plain, '{{ inventory_hostname }}', "#jinja2: variable_start_string: '[['\n[[ inventory_hostname }}", '{% raw %}{{{% endraw %}', '{', '', !unsafe '{{ no }}', 7]
+other: '{{ words }}'
+""",
+    )
+    tasks = """
+        - debug: {msg: "{{ inventory_hostname in groups['all'] }} {{ other }} {{ words | join(',') }}"}
+        - assert: {that: ["'plain' in words", "inventory_hostname in words", "other | length == 8"]}
+    """
+    result = project.run(tasks, limit="h1,h2")
+    assert result.rc == 0, result.stdout
+    assert "plain,h1,h1,{{,{,,{{ no }},7" in messages(result, "debug")["h1"]
+    assert {"h1", "plain"} <= set(quick_ones)
+    assert not [one for one in quick_ones if "{" in one or one.startswith("#jinja2:")]
+    assert not differ
 
 
 @pytest.mark.matrix

@@ -6,6 +6,7 @@ Steps of ansible-core that come to nothing for most tasks, left out where that c
 | ---------------- | ---------------------------------------------------------------------------------------- | ----------------------------------- |
 | unset-attributes | templating and checking those of a task's forty attributes that come out as they went in | what may be a template, what is full |
 | quick-copies     | a call for each of them when a task is copied or told of; copying what is immutable      | copying lists and dicts             |
+| plain-text       | within a template: templating text that is none, as each host's name in `groups` is       | what may be a template              |
 
 Each does nothing but what ansible-core's own code would have come to; where that cannot be told from the value alone, ansible-core's own code
 is called. `FORKLESS_DISABLE=unset-attributes` switches off by name, to find a culprit.
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "touches"]
 
-NAMES = ("unset-attributes", "quick-copies")
+NAMES = ("unset-attributes", "quick-copies", "plain-text")
 
 # -- attributes ---------------------------------------------------------------------------------------------------
 
@@ -333,6 +334,36 @@ def deep_copies(_original: Any, site: str) -> Any:
     return Copy(copy)
 
 
+def text_within(original: Any, _site: str) -> Any:
+    """
+    TemplateEngine.template of text that is met within a template, and is none itself.
+
+    A list of hosts is gone through name by name, each with contexts of its own, to find that there is nothing to do.
+    """
+    from ansible._internal._templating._utils import TemplateContext
+    from ansible.module_utils._internal._datatag import _AnsibleTaggedStr
+
+    if not _is_known(original, _TEMPLATE):
+        return original
+    texts = (str, _AnsibleTaggedStr)
+
+    @functools.wraps(original)
+    def template(engine: Any, variable: Any, **how: Any) -> Any:
+        if (
+            type(variable) in texts
+            and "{" not in variable
+            and not variable.startswith("#jinja2:")
+            and how.keys() <= _LAZY
+            and TemplateContext.current(optional=True) is not None
+        ):
+            scene = _scene.current()
+            if scene is not None and "plain-text" not in scene.off:
+                return variable
+        return original(engine, variable, **how)
+
+    return template
+
+
 class _Again:
     """The tag of `vars`, in which get_vars puts all variables a second time: the same values, made with fewer steps where they have no tags yet."""
 
@@ -387,6 +418,15 @@ _COPY = {
 }  # fmt: skip
 
 
+_TEMPLATE = {
+    "range", "TRANSFORM_CHAIN_LIMIT", "type", "IGNORE_SCALAR_VAR_TYPES", "isinstance", "str", "TemplateContext", "current", "stop_on_template",
+    "TemplateMode", "STOP_ON_TEMPLATE", "DeprecatedAccessAuditContext", "when", "is_top_level", "JinjaCallContext", "_type_transform_mapping",
+    "get", "__name__", "unmask_type_names", "_AnsibleLazyTemplateMixin", "_try_create", "template", "is_possibly_template", "overrides",
+    "_trust_check", "TemplateEncountered", "_compile_template", "_compile_expression", "available_variables", "_post_render_mutation", "Exception",
+    "defer_template_error", "ALWAYS_FINALIZE", "_finalize_top_level_template_result", "STOP_ON_CONTAINER", "AnsibleTemplateTransformLimitError",
+    "TemplateExpressionWrapper", "expression",
+}  # fmt: skip
+_LAZY = frozenset({"lazy_options"})
 _DUMP = {"fattributes", "items", "getattr", "isa", "hasattr", "serialize", "dump_attrs"}
 
 
@@ -399,6 +439,12 @@ def touches(known: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
     base = "ansible.playbook.base:FieldAttributeBase"
     return (
         (f"{base}.post_validate", "every host would check again what nobody set", post_validate, known[1:]),
+        (
+            "ansible._internal._templating._engine:TemplateEngine.template",
+            "every name in a list of hosts would be templated",
+            text_within,
+            known[1:],
+        ),
         (f"{base}.copy", "every host would copy what nobody can change", copied),
         (f"{base}.dump_attrs", "every host would ask parents for what it has", dumped),
         (
