@@ -24,6 +24,7 @@ NAMES = (
     "unset-attributes",
     "quick-copies",
     "plain-text",
+    "rare-collection",
     "warm-modules",
     "import-cache",
 )

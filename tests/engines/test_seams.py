@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+
 import pytest
 
 import forkless
+from engines_support import messages
 from forkless.cli import doctor
 from forkless.engines import _quiet, _seams, _stitch, threads
 from forkless.modules import _trees
@@ -85,3 +90,43 @@ def test_the_doctor_prints_the_list(capsys):
     out = capsys.readouterr().out
     assert "ansible.plugins.strategy:WorkerProcess  (a thread in place of the process)" in out
     assert ", 0 moved" in out
+
+
+def test_a_late_seam_waits_until_it_is_asked_for_and_comes_out_with_the_others():
+    line = textwrap.dedent(
+        """
+        import sys
+        from forkless.engines import _seams, _stitch
+        (late,) = [seam for seam in _seams.SEAMS if seam.late]
+        module, _, name = late.site.partition(":")
+        with _stitch.installed(_seams.SEAMS) as put_late:
+            assert module not in sys.modules
+            put_late()
+            put_late()
+            standing = vars(sys.modules[module])[name]
+            assert standing.architecture is not sys.modules[name].architecture
+        assert vars(sys.modules[module])[name] is sys.modules[name]
+        put_late()
+        assert vars(sys.modules[module])[name] is sys.modules[name], "nothing is put in when all is over"
+        with _stitch.installed(_seams.SEAMS):
+            assert vars(sys.modules[module])[name] is not sys.modules[name], "it is there: why wait"
+        assert not _stitch.moved(_seams.SEAMS, _stitch.version())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_module_that_runs_here_has_the_late_seams(project):
+    module = """
+        #!/usr/bin/python
+        import platform
+        from ansible.module_utils.basic import AnsibleModule
+        from ansible.module_utils.facts.system import platform as facts
+        AnsibleModule({}).exit_json(own=facts.platform is not platform)
+    """
+    project.write("library/look.py", textwrap.dedent(module).lstrip())
+    result = project.run(
+        "- look:\n  register: seen\n- debug: {msg: '{{ seen.own }}'}\n", modules="in-process", limit="h1"
+    )
+    assert set(messages(result, "debug").values()) == {True}, result.stdout

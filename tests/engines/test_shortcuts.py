@@ -309,8 +309,12 @@ def test_a_worker_that_ended_leaves_no_flag_by_which_a_profiler_would_stand_stil
     assert subprocess.run(line, capture_output=True, text=True, timeout=60, check=True).stdout == "[1, 2]\n"
 
 
-def test_the_collector_is_as_it_was_after_a_command():
+def test_the_collector_is_as_it_was_after_a_command(monkeypatch):
     before = gc.get_threshold()
+    with monkeypatch.context() as env:
+        env.setenv("FORKLESS_DISABLE", "rare-collection")
+        with _ansible._rarely_collecting():
+            assert gc.get_threshold() == before
     with _ansible._rarely_collecting():
         assert gc.get_threshold()[0] > before[0]
     assert gc.get_threshold() == before

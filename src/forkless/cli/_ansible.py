@@ -14,6 +14,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from forkless import _disable
 from forkless._answers import Answers
 from forkless._errors import ForklessError, SpecError
 from forkless._stop import Stop
@@ -84,6 +85,9 @@ def _rarely_collecting() -> Iterator[None]:
 
     The process is ours here. In a program of someone else's the thresholds stay as they are.
     """
+    if _disable.disabled("rare-collection"):
+        yield
+        return
     before = gc.get_threshold()
     gc.set_threshold(20_000, 20, 20)
     try:

@@ -16,6 +16,7 @@ import inspect
 import json
 import os
 import sys
+import threading
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ class Seam:
     minors: tuple[str, ...] = KNOWN
     optional: bool = False
     """The attribute is set on instances only, so there is nothing to find on the class before."""
+    late: bool = False
+    """Not needed by every run, and its module takes its time to import: it is put in when it is asked for."""
 
 
 def version() -> str:
@@ -137,7 +140,7 @@ def check(seams: Sequence[Seam]) -> None:
     """Refuse an ansible-core that we do not know. Called with nothing installed."""
     full = version()
     if minor(full) in KNOWN:
-        gone = [seam.site + ": is gone" for seam in for_minor(seams, minor(full)) if not _there(seam)]
+        gone = [seam.site + ": is gone" for seam in for_minor(seams, minor(full)) if not (seam.late or _there(seam))]
         if gone:
             raise SeamError(full, gone)
         return
@@ -152,14 +155,28 @@ _GONE = object()
 
 
 @contextlib.contextmanager
-def installed(seams: Sequence[Seam]) -> Iterator[None]:
-    """All seams in; and out again, newest first, whatever happened."""
+def installed(seams: Sequence[Seam]) -> Iterator[Callable[[], None]]:
+    """All seams in; and out again, newest first, whatever happened. Yields what puts the late ones in."""
     undo: list[Callable[[], None]] = []
+    late: list[Seam] = []
+    lock = threading.Lock()
+
+    def put_late() -> None:
+        with lock:
+            while late:
+                undo.append(_put(late[0]))
+                del late[0]
+
     try:
         for seam in for_minor(seams, minor(version())):
-            undo.append(_put(seam))  # noqa: PERF401  # one by one: those before a failing one must come out again
-        yield
+            if seam.late and seam.site.partition(":")[0] not in sys.modules:
+                late.append(seam)
+            else:
+                undo.append(_put(seam))  # one by one: those before a failing one must come out again
+        yield put_late
     finally:
+        with lock:
+            late.clear()
         while undo:
             undo.pop()()
 

@@ -51,11 +51,13 @@ def _seams_installed() -> Iterator[None]:
     if not _checked:
         _stitch.check(_seams.SEAMS)
         _checked = True
-    with _stitch.installed(_seams.SEAMS):
+    with _stitch.installed(_seams.SEAMS) as put_late:
         modules.VIEWS.update(_VIEWS)
+        modules.BEFORE.append(put_late)
         try:
             yield
         finally:
+            modules.BEFORE.clear()
             modules.VIEWS.clear()
             _plugins.undress_all()
             _copies.forget_types()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from forkless._errors import SpecError
 from forkless.modules import _action, _execute, _imports, _nearby, _source, _stand_ins, _warm
 from forkless.modules._action import MODE
-from forkless.modules._execute import Done, execute, wire_arguments
+from forkless.modules._execute import BEFORE, Done, execute, wire_arguments
 from forkless.modules._keep import KEEP, kept
 from forkless.modules._place import has_own_folder
 from forkless.modules._source import VIEWS
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 __all__ = [
+    "BEFORE",
     "KEEP",
+    "LATE",
     "MODE",
     "MODES",
     "REACH",
@@ -51,6 +53,8 @@ __all__ = [
 
 MODES = ("auto", "warm", "cold", "in-process")
 STAND_INS = (*_stand_ins.STAND_INS, *_action.STAND_INS, *_warm.STAND_INS, *_nearby.STAND_INS, *_imports.STAND_INS)
+# Of these: the sites that only a module that runs here needs, in modules that nobody else imports.
+LATE = frozenset({"ansible.module_utils.facts.system.platform:platform"})
 
 _NOTHING = object()
 

@@ -17,7 +17,7 @@ from forkless.modules import _place
 from forkless.modules._invocation import Invocation, entered
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from forkless.modules._source import Source
 
@@ -45,6 +45,10 @@ def wire_arguments(arguments: Mapping[str, Any], profile: str = "legacy") -> byt
     return json.dumps(params, cls=get_module_encoder(profile, Direction.CONTROLLER_TO_MODULE)).encode()
 
 
+# What an engine puts in place only when a module is about to run here.
+BEFORE: list[Callable[[], None]] = []
+
+
 def execute(
     source: Source,
     arguments: bytes,
@@ -60,6 +64,8 @@ def execute(
     The stand-ins must be in place (`forkless.modules.installed()`, or the engine's seams). On the main thread it is handed to a thread
     that lives as long as the call: only such a one can have a folder of its own.
     """
+    for step in tuple(BEFORE):
+        step()
     invocation = Invocation(
         name=source.name,
         arguments=arguments,
