@@ -8,6 +8,7 @@ It is done for every task on every host, so the way to copy a type is looked up 
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,25 @@ def private_task_vars(found: dict[str, Any]) -> dict[str, Any]:
 
     What is one object in both stays one; what is a copy of the other there (with a tag, since 2.20) is a copy of the other's copy here.
     """
+    if not isinstance(found, dict):
+        return _around(found, private_task_vars)
     again = found.get("vars")
     twin = found.copy()
     for key, value in found.items():
         if type(value) not in _ATOMS and value is not again:
             twin[key] = private_vars(value)
     if again is not None:
-        twin["vars"] = _second(again, found, twin)
+        second = functools.partial(_second, found=found, twin=twin)
+        twin["vars"] = second(again) if isinstance(again, dict) else _around(again, second)
+    return twin
+
+
+def _around(holder: Any, copied: Callable[[Any], Any]) -> Any:
+    """Up to 2.18, with ANSIBLE_DEBUG: no dict, but an object around one that says where each variable is from."""
+    if not isinstance(getattr(holder, "data", None), dict):
+        return private_vars(holder)
+    twin = holder.copy()
+    twin.data = copied(holder.data)
     return twin
 
 
