@@ -21,6 +21,11 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 YARDSTICK = ROOT.parent / "shared" / "yardsticks" / "core"
 CACHE = ROOT / ".cache" / "ansible-core"
 
+# What some targets install with pip: they have no network.
+WHEELS = (
+    "passlib", "bcrypt", "tomli", "tomli-w", "pexpect", "jinja2", "pyyaml", "packaging", "resolvelib", "cryptography", "setuptools", "wheel",
+)  # fmt: skip
+
 # Of the quickest: they run with `make test`.
 QUICK = (
     "args", "assert", "dataloader", "group_by", "include_when_parent_is_static", "json_cleanup", "lookup_dict",
@@ -53,6 +58,17 @@ def sdist(version: str) -> pathlib.Path:
             check=True,
         )
     return path
+
+
+def wheelhouse() -> pathlib.Path:
+    folder = CACHE.parent / f"wheels-{sys.version_info.major}.{sys.version_info.minor}"
+    if not (folder / ".ready").exists():
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), *WHEELS],
+            check=True,
+        )
+        (folder / ".ready").touch()
+    return folder
 
 
 def run(targets: list[str], out: pathlib.Path, *more: str) -> dict[str, str]:
@@ -90,7 +106,7 @@ def main(argv: list[str]) -> int:
         lines = (YARDSTICK / {"fast": "fast.txt", "full": "targets.txt"}[which]).read_text().split()
         targets = [name for name in lines if name not in DIFFERENT_BY_DESIGN]
     with tempfile.TemporaryDirectory() as folder:
-        found = run(targets, pathlib.Path(folder) / "out.json", "--jobs", "2")
+        found = run(targets, pathlib.Path(folder) / "out.json", "--jobs", "2", "--wheelhouse", str(wheelhouse()))
     bad = {name: status for name, status in found.items() if status != "pass"}
     for name, status in sorted(bad.items()):
         print(f"{status}: {name}")
