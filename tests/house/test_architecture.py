@@ -52,6 +52,7 @@ ARROWS = {
     "web": {"_errors", "_events", "jobs"},
     "cli": {
         "_answers",
+        "_disable",
         "_errors",
         "_events",
         "_platform",

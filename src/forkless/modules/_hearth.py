@@ -146,12 +146,13 @@ class Hearth:
         order = {**wrapped.order, "cwd": cwd, "environ": environ}
         self._calls[number] = call
         try:
-            with reach.shielded():  # a frame that is cut short would be the end of this line for everyone
-                if self.lost:
-                    raise NotStartedError("it is gone")
-                self._send_order(number, wrapped.manifest, order)
             with reach.closing(lambda: self._give_up(number, call)):
+                with reach.shielded():  # a frame that is cut short would be the end of this line for everyone
+                    self._send_order(number, wrapped.manifest, order)
                 call.over.wait()
+        except BaseException:  # whoever comes away without an answer: what was ordered may have begun there
+            self._give_up(number, call)
+            raise
         finally:
             self._calls.pop(number, None)
             if self._closing and not self._calls:
@@ -163,6 +164,8 @@ class Hearth:
         return call.rc, b"".join(call.out), b"".join(call.err)
 
     def _send_order(self, number: int, manifest: Manifest, order: dict[str, Any]) -> None:
+        if self.lost:
+            raise NotStartedError("it is gone")
         with self._sending:
             frames: list[bytes] = []
             if manifest.digest not in self._sent:
