@@ -68,7 +68,8 @@ class Mode:
 
 def interpreter(name: str) -> str:
     """A path, or a version that pyenv knows."""
-    path = name if os.sep in name else os.path.expanduser(f"~/.pyenv/versions/{name}/bin/python3")
+    pyenv = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
+    path = name if os.sep in name else f"{pyenv}/versions/{name}/bin/python3"
     if not os.path.exists(path):
         raise Missing(f"there is no Python {name} at {path}")
     return path
