@@ -15,8 +15,13 @@ import pytest
 
 import forkless
 import sshd_targets
+from forkless.engines import _reach
 
-pytestmark = pytest.mark.spawns
+# A worker that is stopped while ansible-core lists a folder leaves the list to Python, which closes it and tells.
+pytestmark = [
+    pytest.mark.spawns,
+    pytest.mark.filterwarnings("ignore:Exception ignored in.*ScandirIterator:pytest.PytestUnraisableExceptionWarning"),
+]
 
 # Far above what any of it takes, far below what the blocked work would take.
 LONG = 300
@@ -249,3 +254,25 @@ def test_cancel_reaches_an_ssh_child(project):
         wait_for(lambda: "Starting session" in up.hosts[0].log())
         run.cancel()
         assert run.wait(SOON).status is forkless.Status.CANCELED
+
+
+def test_the_end_of_children_is_waited_for_also_while_the_thread_that_sees_to_it_is_about_to_start(monkeypatch):
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    monkeypatch.setattr(_reach, "GRACE", 0.01)
+    real = threading.Thread.start
+
+    def start(thread):
+        threading._limbo[thread] = thread  # as in the middle of start(): it is among all threads, and cannot be joined
+        try:
+            _reach.wait_for_ended_groups()
+        finally:
+            del threading._limbo[thread]
+        real(thread)
+
+    with monkeypatch.context() as starting:
+        starting.setattr(threading.Thread, "start", start)
+        _reach.end_groups([child])
+    monkeypatch.setattr(_reach, "GRACE", 60)
+    _reach.wait_for_ended_groups()
+    assert child.wait(60) == -signal.SIGTERM
+    assert not _reach._ending

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Reach", "WorkerStopped", "wait_for_ended_groups"]
 
-_INSISTING = "forkless-end-children"
 GRACE = 5.0
 
 
@@ -159,10 +158,24 @@ def end_groups(children: list[subprocess.Popen[bytes]]) -> None:
     """End children with their whole process groups, which are their own: `_views.Popen` saw to that."""
     alive = [child for child in children if child.returncode is None and _kill(child, signal.SIGTERM)]
     if alive:
-        threading.Thread(target=_insist, args=(alive,), name=_INSISTING, daemon=True).start()
+        ended = threading.Event()
+        _ending.add(ended)
+        threading.Thread(target=_insist, args=(alive, ended), name="forkless-end", daemon=True).start()
 
 
-def _insist(children: list[subprocess.Popen[bytes]]) -> None:
+# One for each end that is being made. Not the threads: one that is about to start cannot be waited for.
+_ending: set[threading.Event] = set()
+
+
+def _insist(children: list[subprocess.Popen[bytes]], ended: threading.Event) -> None:
+    try:
+        _see_to_the_end(children)
+    finally:
+        _ending.discard(ended)
+        ended.set()
+
+
+def _see_to_the_end(children: list[subprocess.Popen[bytes]]) -> None:
     """SIGKILL for what is left of a group after a moment, also when its leader is gone."""
     deadline = time.monotonic() + 0.3
     while time.monotonic() < deadline and any(child.returncode is None for child in children):
@@ -176,9 +189,8 @@ def _insist(children: list[subprocess.Popen[bytes]]) -> None:
 
 def wait_for_ended_groups() -> None:
     """For who is about to end the process: what is being ended now has been ended."""
-    for thread in threading.enumerate():
-        if thread.name == _INSISTING:
-            thread.join(GRACE)
+    for ended in tuple(_ending):
+        ended.wait(GRACE)
 
 
 def _kill(child: subprocess.Popen[bytes], number: signal.Signals) -> bool:
