@@ -171,3 +171,24 @@ def test_a_stop_that_arrives_at_the_very_last_moment_keeps_nobody_from_seeing_th
     assert child.exitcode == -signal.SIGTERM
     assert child._popen._stopper.gone
     assert threading.enumerate() == before
+
+
+def test_a_thread_that_is_about_to_start_is_waited_for(monkeypatch):
+    from forkless.multiprocessing import _bootstrap
+
+    life = object()
+    late = threading.Thread(target=lambda: None)
+    late._forkless_life = life
+    looks = []
+
+    def enumerate_():
+        looks.append(late.ident)
+        if len(looks) == 2:
+            late.start()
+        return [late] if late.ident is None or late.is_alive() else []
+
+    monkeypatch.setattr(_bootstrap.threading, "enumerate", enumerate_)
+    _bootstrap._join_threads(life)
+    assert looks[0] is None
+    assert late.ident is not None
+    assert not late.is_alive()

@@ -8,6 +8,7 @@ module global is written, nothing that belongs to the program is flushed away or
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import traceback
@@ -117,7 +118,8 @@ def _join_threads(life: Life) -> None:
         if not left:
             return
         for thread in left:
-            thread.join()
+            with contextlib.suppress(RuntimeError):  # one that is about to start cannot be joined yet
+                thread.join()
 
 
 def _belongs_to_a_pool(thread: threading.Thread) -> bool:
