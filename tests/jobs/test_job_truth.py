@@ -65,6 +65,9 @@ def pids_of(stage, jid, role_):
 
 def kill(stage, jid, what, number):
     pids = until(lambda: pids_of(stage, jid, what), what=f"the {what} of {jid}")
+    if number == signal.SIGKILL:  # at once: one that is still there when another is gone would write down what it saw
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
     for pid in pids:
         os.kill(pid, number)
 
