@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 
 import pytest
@@ -260,6 +261,20 @@ def test_the_folders_of_ansible_core_are_read_again_when_they_change(tmp_path, m
     scene.off = frozenset({"folder-cache"})
     _caches.glob_view.glob(pattern)
     assert len(reads) == 3
+
+
+def test_what_an_option_takes_is_found_out_once_and_anew_for_another(monkeypatch):
+    scene = _scene.Scene(ident="x", stop=Stop())
+    monkeypatch.setattr(_scene, "current", lambda: scene)
+
+    def one(a, b=1): ...
+    def two(c): ...
+
+    for function in (one, two):
+        assert _caches.inspect_view.signature(function) == inspect.signature(function)
+        assert _caches.inspect_view.signature(function) is _caches.inspect_view.signature(function)
+    scene.off = frozenset({"option-cache"})
+    assert _caches.inspect_view.signature(one) is not _caches.inspect_view.signature(one)
 
 
 def test_another_user_is_seen(monkeypatch):

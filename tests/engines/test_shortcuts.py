@@ -15,8 +15,9 @@ import pytest
 
 from engines_support import messages
 from forkless import _disable
+from forkless._stop import Stop
 from forkless.cli import _ansible
-from forkless.engines import _copies, _seams, _shortcuts, _stitch
+from forkless.engines import _copies, _scene, _seams, _shortcuts, _stitch
 
 pytestmark = pytest.mark.spawns
 
@@ -53,6 +54,11 @@ def _swap(monkeypatch, site, stand_in):
     """Put another stand-in at a site."""
     seams = [dataclasses.replace(one, stand_in=stand_in) if one.site.endswith(site) else one for one in _seams.SEAMS]
     monkeypatch.setattr(_seams, "SEAMS", tuple(seams))
+
+
+def _here():
+    """The seams of the installed ansible-core."""
+    return _stitch.for_minor(_seams.SEAMS, _stitch.minor(_stitch.version()))
 
 
 def _outcome(validate, thing, templar):
@@ -211,8 +217,9 @@ def test_what_is_no_plain_tree_is_left_to_the_stdlib():
 
 @pytest.mark.matrix
 def test_text_within_a_template_comes_out_as_from_ansible_core_itself(project, monkeypatch):
-    if _stitch.minor(_stitch.version()) == "2.18":
-        return  # templates another way there; the seam is for later ones
+    if _stitch.minor(_stitch.version()) == "2.18":  # templates another way there
+        assert not [one for one in _here() if one.site.endswith("TemplateEngine.template")]
+        return
     differ, quick_ones = [], []
 
     def watched(original, site):
@@ -256,6 +263,59 @@ other: '{{ words }}'
     assert {"h1", "plain"} <= set(quick_ones)
     assert not [one for one in quick_ones if "{" in one or one.startswith("#jinja2:")]
     assert not differ
+
+
+@pytest.mark.matrix
+def test_what_is_tagged_for_vars_is_what_ansible_core_tags(monkeypatch):
+    tagging = [one for one in _here() if one.site.endswith(":_DEPRECATE_VARS")]
+    if not tagging:
+        assert _stitch.minor(_stitch.version()) in ("2.18", "2.19"), "`vars` is a plain copy there"
+        return
+    from ansible._internal._datatag._tags import Origin
+    from ansible.module_utils._internal._datatag import AnsibleTagHelper
+    from ansible.vars import manager
+
+    scene = _scene.Scene(ident="x", stop=Stop())
+    monkeypatch.setattr(_scene, "current", lambda: scene)
+    original = manager._DEPRECATE_VARS
+    quick = _shortcuts.variables_again(original, "")
+    inner = ["x"]
+    values = [
+        "",
+        "text",
+        7,
+        1.5,
+        True,
+        None,
+        inner,
+        {"a": inner},
+        Origin(path="/f").tag("told"),
+        Origin(path="/f").tag([1]),
+    ]
+    for off in (frozenset(), frozenset({"quick-copies"})):
+        scene.off = off
+        for value in values:
+            ours, theirs = quick.tag(value), original.tag(value)
+            assert (type(ours), ours) == (type(theirs), theirs)
+            assert AnsibleTagHelper.tags(ours) == AnsibleTagHelper.tags(theirs)
+            assert (ours is value) == (theirs is value)
+    assert quick.tag({"a": inner})["a"] is inner
+    assert quick.msg == original.msg
+
+
+@pytest.mark.matrix
+def test_only_facts_that_are_not_there_are_not_looked_through(monkeypatch):
+    scene = _scene.Scene(ident="x", stop=Stop())
+    monkeypatch.setattr(_scene, "current", lambda: scene)
+    asked = []
+    clean = _shortcuts.facts_cleaned(lambda facts: asked.append(facts) or dict(facts), "")
+    assert clean({}) == {}
+    assert clean({}) is not clean({})
+    assert asked == []
+    assert clean({"a": 1}) == {"a": 1}
+    scene.off = frozenset({"quick-copies"})
+    assert clean({}) == {}
+    assert asked == [{"a": 1}, {}]
 
 
 @pytest.mark.matrix

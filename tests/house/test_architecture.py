@@ -139,6 +139,8 @@ after = (os.getcwd(), dict(os.environ), threading.enumerate(), [signal.getsignal
 assert before == after, (before, after)
 loaded = [m for m in sys.modules if m.split('.')[0] in ('ansible', 'ansible_runner', 'pexpect', 'asyncssh', 'boto3', 'rich')]
 assert not loaded, loaded
+import forkless.cli._ansible, forkless.engines.threads
+assert 'asyncio' not in sys.modules, 'it takes its time, and most runs do not need it'
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 

@@ -226,7 +226,7 @@ def options(original: Any, _site: str) -> Any:
         kind = get_plugin_class(loader.class_name)
         if kind not in constants.CONFIGURABLE_PLUGINS or constants.config.has_configuration_definition(kind, name):
             return None
-        if any(not _plugins.own_files(path) and os.path.exists(path) for path in _folders(fragment_loader)):
+        if any(not _plugins.own_files(folder) and os.path.exists(folder) for folder in _folders(fragment_loader)):
             return original(loader, name, module, path)
         key = (constants, kind, name, path, getattr(module, "DOCUMENTATION", ""))
         if key in cache:

@@ -385,5 +385,5 @@ SEAMS: tuple[Seam, ...] = (
     # -- what comes to nothing for most tasks
     *(Seam(*touch) for touch in _shortcuts.touches(KNOWN)),
     # -- modules in this process, where nothing can be started or when that was asked for
-    *(Seam(*touch, late=touch[0] in modules.LATE) for touch in modules.STAND_INS),
+    *(Seam(*touch) for touch in modules.STAND_INS),
 )

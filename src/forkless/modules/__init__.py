@@ -3,7 +3,7 @@
 How a module gets run: in an interpreter that is kept warm on its host (`_warm`), or here, in this process, where no program can be
 started or when that was asked for.
 
-`STAND_INS` is what must be in place for it, as (site, why, stand-in, minors, optional); the threads engine makes them seams of its own.
+`STAND_INS` is what must be in place for it, as (site, why, stand-in, minors, optional, late); the threads engine makes them seams of its own.
 `installed()` puts them in for people without an engine:
 
     with forkless.modules.installed():
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BEFORE",
     "KEEP",
-    "LATE",
     "MODE",
     "MODES",
     "REACH",
@@ -53,8 +52,6 @@ __all__ = [
 
 MODES = ("auto", "warm", "cold", "in-process")
 STAND_INS = (*_stand_ins.STAND_INS, *_action.STAND_INS, *_warm.STAND_INS, *_nearby.STAND_INS, *_imports.STAND_INS)
-# Of these: the sites that only a module that runs here needs, in modules that nobody else imports.
-LATE = frozenset({"ansible.module_utils.facts.system.platform:platform"})
 
 _NOTHING = object()
 
@@ -65,7 +62,7 @@ def installed(*, actions: bool = False) -> Iterator[None]:
     minor = ".".join(importlib.metadata.version("ansible-core").split(".")[:2])
     undo: list[Any] = []
     try:
-        for site, _why, stand_in, minors, optional in STAND_INS if actions else _stand_ins.STAND_INS:
+        for site, _why, stand_in, minors, optional, *_late in STAND_INS if actions else _stand_ins.STAND_INS:
             if minor in minors:
                 undo.append(_put(site, stand_in, optional=optional))
         yield

@@ -298,8 +298,8 @@ def subprocess_(_original: Any, _site: str) -> Any:
     return _Subprocess("subprocess")
 
 
-# site, why, stand-in, minors, optional (there is nothing at the site before)
-STAND_INS: tuple[tuple[str, str, Any, tuple[str, ...], bool], ...] = (
+# site, why, stand-in, minors, optional (there is nothing at the site before), late (only a module that runs here needs it: nobody else imports it)
+STAND_INS: tuple[tuple[Any, ...], ...] = (
     (f"{BASIC}:_load_params", "arguments are one for the process", load_params, ALL, False),
     (f"{BASIC}:_PARSED_MODULE_ARGS", "arguments are one for the process", parsed_arguments, SINCE_2_19, False),
     (f"{MODULE}._record_module_result", "the result goes to stdout", record_result, SINCE_2_19, False),
@@ -313,7 +313,7 @@ STAND_INS: tuple[tuple[str, str, Any, tuple[str, ...], bool], ...] = (
     ("ansible.module_utils.common.process:get_bin_path", "no program can be started", find_program, ALL, False),
     ("ansible.module_utils.common.process:is_executable", "no program can be started", is_executable, ALL, False),
     ("ansible.module_utils.distro._distro:subprocess", "no program can be started", distro, ALL, False),
-    ("ansible.module_utils.facts.system.platform:platform", "no program can be started", platform_, ALL, False),
+    ("ansible.module_utils.facts.system.platform:platform", "no program can be started", platform_, ALL, False, True),
     (f"{WARNINGS}:_global_warnings", "one list for the process", collected("warnings"), ALL, False),
     (f"{WARNINGS}:_global_deprecations", "one list for the process", collected("deprecations"), ALL, False),
     (f"{WARNINGS}:_internal", "a module's warnings travel in its result", internal, SINCE_2_19, False),
