@@ -17,7 +17,7 @@ from engines_support import messages
 from forkless import _disable
 from forkless._stop import Stop
 from forkless.cli import _ansible
-from forkless.engines import _copies, _scene, _seams, _shortcuts, _stitch
+from forkless.engines import _attributes, _copies, _scene, _seams, _shortcuts, _stitch
 
 pytestmark = pytest.mark.spawns
 
@@ -76,7 +76,7 @@ def test_attributes_come_out_as_from_ansible_core_itself(project, monkeypatch):
     seen, wrong = set(), []
 
     def both(original, site):
-        ours = _shortcuts.post_validate(original, site)
+        ours = _attributes.post_validate(original, site)
         if ours is original:
             wrong.append("ansible-core's own loop was not recognized")
 
@@ -231,7 +231,7 @@ def test_text_within_a_template_comes_out_as_from_ansible_core_itself(project, m
             asked.append(1)
             return original(*args, **kwargs)
 
-        monkeypatch.setattr(_shortcuts, "_is_known", lambda *_: True)
+        monkeypatch.setattr(_shortcuts, "uses_only", lambda *_: True)
         quick = _shortcuts.text_within(spy, site)
 
         def template(engine, variable, **how):
@@ -337,7 +337,7 @@ def test_a_function_of_ansible_core_that_does_more_than_we_know_is_left_alone():
         return made
 
     assert _shortcuts.copied(copy_, "") is copy_
-    assert _shortcuts.post_validate(copy_, "") is copy_
+    assert _attributes.post_validate(copy_, "") is copy_
 
 
 PROFILED = """

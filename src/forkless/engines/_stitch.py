@@ -26,7 +26,7 @@ from forkless._errors import SeamError, UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["KNOWN", "Seam", "check", "installed", "look", "moved", "version"]
+__all__ = ["KNOWN", "Seam", "check", "installed", "look", "moved", "uses_only", "version"]
 
 KNOWN = ("2.18", "2.19", "2.20", "2.21")
 
@@ -116,6 +116,11 @@ def _exists(site: str) -> bool:
     except (ImportError, AttributeError):
         return False
     return True
+
+
+def uses_only(function: Any, names: set[str]) -> bool:
+    """Whether a function of ansible-core uses no other names than these: one that does, does more than we know of."""
+    return names.issuperset(function.__code__.co_names)
 
 
 def fingerprints() -> dict[str, dict[str, str]]:
