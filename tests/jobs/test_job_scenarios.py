@@ -75,6 +75,10 @@ def cmdline(pid):
         return file.read()
 
 
+def sleeping(stage, seconds):
+    return [pid for pid in stage.processes(str(seconds)) if cmdline(pid) == b"sleep\x00%d\x00" % seconds]
+
+
 @pytest.mark.matrix
 @HERE
 def test_scenario_01_finds_a_job_that_is_done(play):
@@ -136,12 +140,13 @@ def test_scenario_04_tells_a_signal_a_time_limit_and_a_lost_file_apart(play):
     book, stage = "scenario_04_crash_detection", play.stage
     for name, seconds, limit in (("signalled", 651, 600), ("late", 652, 1), ("lost", 653, 600)):
         play(book, job_name=name, job_command=f"sleep {seconds}", job_timeout=limit)
-    [sleeper] = until(lambda: [p for p in stage.processes() if cmdline(p) == b"sleep\x00651\x00"], what="the sleep")
+    [sleeper] = until(lambda: sleeping(stage, 651), what="the sleep")
     os.kill(sleeper, signal.SIGTERM)
     for name in ("signalled", "late"):
         ended(play, name)
     record = stage.record("lost", play.host)
-    for pid in stage.processes("653") + stage.processes(record["ansible_job_id"].split(".")[0]):
+    until(lambda: sleeping(stage, 653), what="the last sleep")  # a module that is only starting would be found by no word of it
+    for pid in stage.processes():
         os.kill(pid, signal.SIGKILL)
     os.unlink(os.path.join(record["async_dir"], record["ansible_job_id"]))
     until(lambda: not stage.processes(), what="the end of all")
