@@ -26,6 +26,7 @@ NAMES = (
     "plain-text",
     "rare-collection",
     "warm-modules",
+    "carried-files",
     "import-cache",
 )
 

@@ -145,7 +145,9 @@ def test_scenario_04_tells_a_signal_a_time_limit_and_a_lost_file_apart(play):
     for name in ("signalled", "late"):
         ended(play, name)
     record = stage.record("lost", play.host)
-    until(lambda: sleeping(stage, 653), what="the last sleep")  # a module that is only starting would be found by no word of it
+    until(
+        lambda: sleeping(stage, 653), what="the last sleep"
+    )  # a module that is only starting would be found by no word of it
     for pid in stage.processes():
         os.kill(pid, signal.SIGKILL)
     os.unlink(os.path.join(record["async_dir"], record["ansible_job_id"]))

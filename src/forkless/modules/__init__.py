@@ -22,7 +22,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from forkless._errors import SpecError
-from forkless.modules import _action, _execute, _imports, _nearby, _source, _stand_ins, _warm
+from forkless.modules import _action, _carried, _execute, _imports, _nearby, _source, _stand_ins, _warm
 from forkless.modules._action import MODE
 from forkless.modules._execute import BEFORE, Done, execute, wire_arguments
 from forkless.modules._keep import KEEP, kept
@@ -51,7 +51,14 @@ __all__ = [
 ]
 
 MODES = ("auto", "warm", "cold", "in-process")
-STAND_INS = (*_stand_ins.STAND_INS, *_action.STAND_INS, *_warm.STAND_INS, *_nearby.STAND_INS, *_imports.STAND_INS)
+STAND_INS = (
+    *_stand_ins.STAND_INS,
+    *_action.STAND_INS,
+    *_warm.STAND_INS,
+    *_nearby.STAND_INS,
+    *_carried.STAND_INS,
+    *_imports.STAND_INS,
+)
 
 _NOTHING = object()
 

@@ -10,6 +10,7 @@ imported before the fork, everything else after it. It ends when its input does.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gc
 import importlib
@@ -18,6 +19,7 @@ import importlib.util
 import json
 import os
 import select
+import shutil
 import signal
 import site
 import stat
@@ -57,6 +59,29 @@ class Task:
 
 def ours(name: str) -> bool:
     return name in ("ansible", "ansible_collections") or name.startswith(("ansible.", "ansible_collections."))
+
+
+def lay_down(lay: dict[str, Any]) -> None:
+    """A folder and files for nobody but this user: all of it, or nothing."""
+    before = os.umask(0o77)
+    try:
+        if lay["make"]:
+            os.makedirs(os.path.dirname(lay["folder"].rstrip("/")), exist_ok=True)
+            os.mkdir(lay["folder"])
+        try:
+            for path, data in lay["files"]:
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o700), "wb") as file:
+                    file.write(base64.b64decode(data))
+        except OSError:
+            take_up(lay)
+            raise
+    finally:
+        os.umask(before)
+
+
+def take_up(lay: dict[str, Any]) -> None:
+    if lay["make"]:
+        shutil.rmtree(lay["folder"], ignore_errors=True)
 
 
 class Far:
@@ -148,6 +173,8 @@ class Far:
             self.warm_up(self.payloads[order["digest"]], order["core"])
         elif kind == b"R":
             self.run(number, json.loads(body))
+        elif kind == b"C":
+            self.carry(number, json.loads(body))
         elif kind == b"K" and number in self.tasks:
             task = self.tasks[number]
             self.kill(task, signal.SIGTERM)
@@ -253,10 +280,18 @@ class Far:
             self.say(b"N", number, b"stale")
             return
         try:
+            if order["lay"]:
+                lay_down(order["lay"])
+        except OSError as error:
+            self.say(b"N", number, str(error).encode())
+            return
+        try:
             out, out_end = os.pipe()
             err, err_end = os.pipe()
             pid = os.fork()
         except OSError as error:
+            if order["lay"]:
+                take_up(order["lay"])
             self.say(b"N", number, str(error).encode())
             return
         if pid == 0:
@@ -266,6 +301,20 @@ class Far:
         self.tasks[number] = Task(number, pid, out, err)
         self.poll.register(out, select.POLLIN | select.POLLHUP)
         self.poll.register(err, select.POLLIN | select.POLLHUP)
+
+    def carry(self, number: int, errand: dict[str, Any]) -> None:
+        """What a shell would be started for."""
+        try:
+            if "lay" in errand:
+                lay_down(errand["lay"])
+            elif "remove" in errand:
+                shutil.rmtree(errand["remove"])
+            else:
+                self.say(b"O", number, os.path.expanduser(errand["expand"]).encode(errors="surrogateescape"))
+        except OSError as error:
+            self.say(b"N", number, str(error).encode())
+        else:
+            self.say(b"X", number, b"0")
 
     @staticmethod
     def there(cwd: str) -> bool:

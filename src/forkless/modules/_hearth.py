@@ -67,8 +67,9 @@ class _Call:
 
 
 class Hearth:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, login: bool = False) -> None:
         self.name = name
+        self.login = login  # of whoever is logged in at a host, and of nobody that one has become there
         self.used = time.monotonic()
         self.ready = threading.Event()
         self.lost = False
@@ -139,16 +140,24 @@ class Hearth:
         return bool(self._calls)
 
     def run(
-        self, wrapped: Wrapped, *, cwd: str | None, environ: dict[str, str], reach: Any
+        self, wrapped: Wrapped, *, cwd: str | None, environ: dict[str, str], reach: Any, lay: Any = None
     ) -> tuple[int, bytes, bytes]:
+        order = {**wrapped.order, "cwd": cwd, "environ": environ, "lay": lay}
+        return self._ask(lambda number: self._send_order(number, wrapped.manifest, order), reach)
+
+    def carry(self, errand: dict[str, Any], *, reach: Any) -> bytes:
+        """One of the errands that a shell would be started for. What it says."""
+        frame = json.dumps(errand).encode()
+        return self._ask(lambda number: self._send([_frame(b"C", number, frame)]), reach)[1]
+
+    def _ask(self, send: Callable[[int], None], reach: Any) -> tuple[int, bytes, bytes]:
         self.used = time.monotonic()
         number, call = next(self._numbers), _Call()
-        order = {**wrapped.order, "cwd": cwd, "environ": environ}
         self._calls[number] = call
         try:
             with reach.closing(lambda: self._give_up(number, call)):
                 with reach.shielded():  # a frame that is cut short would be the end of this line for everyone
-                    self._send_order(number, wrapped.manifest, order)
+                    send(number)
                 call.over.wait()
         except BaseException:  # whoever comes away without an answer: what was ordered may have begun there
             self._give_up(number, call)
@@ -164,8 +173,6 @@ class Hearth:
         return call.rc, b"".join(call.out), b"".join(call.err)
 
     def _send_order(self, number: int, manifest: Manifest, order: dict[str, Any]) -> None:
-        if self.lost:
-            raise NotStartedError("it is gone")
         with self._sending:
             frames: list[bytes] = []
             if manifest.digest not in self._sent:
@@ -177,7 +184,16 @@ class Hearth:
                 frames += [_frame(b"F", 0, body), _frame(b"P", 0, manifest.order())]
                 self._sent.update(new, (manifest.digest,))
             frames.append(_frame(b"R", number, json.dumps(order).encode()))
-            self._put(b"".join(frames))
+            self._put_new(frames)
+
+    def _send(self, frames: list[bytes]) -> None:
+        with self._sending:
+            self._put_new(frames)
+
+    def _put_new(self, frames: list[bytes]) -> None:
+        if self.lost:
+            raise NotStartedError("it is gone")
+        self._put(b"".join(frames))
 
     def _put(self, data: bytes) -> None:
         try:

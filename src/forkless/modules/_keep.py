@@ -27,6 +27,7 @@ class Keep:
         # Guards the fields and nothing else.
         self._lock = threading.Lock()
         self._slots: dict[Hashable, _Slot] = {}
+        self._notes: dict[Hashable, dict[Any, str]] = {}
         self._closed = False
 
     def get(self, place: Hashable, key: Hashable, start: Callable[[], Hearth]) -> Hearth:
@@ -54,6 +55,17 @@ class Keep:
                 raise NotStartedError("the run is over")
             return slot.hearth
 
+    def of_login(self, place: Hashable) -> Hearth | None:
+        """One that is already there, of whoever is logged in."""
+        with self._lock:
+            there = [slot.hearth for slot in self._slots.values() if slot.place == place]
+        return next((one for one in there if one is not None and one.login and not one.lost), None)
+
+    def notes(self, place: Hashable) -> dict[Any, str]:
+        """What was learnt of this place, for as long as one stays connected."""
+        with self._lock:
+            return self._notes.setdefault(place, {})
+
     def _too_many(self, place: Hashable, wanted: _Slot) -> list[Hearth]:
         there = [slot for slot in self._slots.values() if slot.place == place and slot is not wanted]
         resting = [
@@ -80,6 +92,7 @@ class Keep:
         """meta: reset_connection: what is kept for this place is ended."""
         with self._lock:
             slots = [slot for slot in self._slots.values() if slot.place == place]
+            self._notes.pop(place, None)
         for slot in slots:
             slot.drop()
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from forkless.modules._warm import LOCAL, wanted
 
-__all__ = ["STAND_INS"]
+__all__ = ["HOME", "PLAIN", "STAND_INS"]
 
 ACTION = "ansible.plugins.action:ActionBase"
 ALL = ("2.18", "2.19", "2.20", "2.21")
-_HOME = re.compile(r"~[A-Za-z0-9_][A-Za-z0-9._-]*")
-_PLAIN = re.compile(r"/[A-Za-z0-9._/+@%:,=-]*")
+HOME = re.compile(r"~[A-Za-z0-9_][A-Za-z0-9._-]*")
+PLAIN = re.compile(r"/[A-Za-z0-9._/+@%:,=-]*")
 
 
 def _ours(action: Any) -> bool:
@@ -33,7 +33,7 @@ def remote_expand_user(original: Any, _site: str) -> Any:
         if path.startswith("~") and _ours(self):
             first, slash, rest = path.partition("/")
             named = f"~{self._get_remote_user() or ''}" if first == "~" else first
-            home = os.path.expanduser(named) if _HOME.fullmatch(named) else named
+            home = os.path.expanduser(named) if HOME.fullmatch(named) else named
             if home != named and ".." not in home:
                 return self._connection._shell.join_path(home, rest) if slash else home
         return original(self, path, sudoable, pathsep)
@@ -48,7 +48,7 @@ def make_tmp_path(original: Any, _site: str) -> Any:
             return original(self, remote_user)
         shell = self._connection._shell
         above = self._remote_expand_user(self.get_shell_option("remote_tmp", default="~/.ansible/tmp"), sudoable=False)
-        if not _PLAIN.fullmatch(above):
+        if not PLAIN.fullmatch(above):
             return original(self, remote_user)
         path = shell.join_path(above, shell._generate_temp_dir_name())
         try:
@@ -79,7 +79,7 @@ def remove_tmp_path(original: Any, _site: str) -> Any:
     def stand_in(self: Any, tmp_path: Any, force: bool = False) -> Any:
         shell = self._connection._shell
         path = shell.tmpdir if tmp_path is None else tmp_path
-        if path and _ours(self) and _PLAIN.fullmatch(path) and (force or self._should_remove_tmp_path(path)):
+        if path and _ours(self) and PLAIN.fullmatch(path) and (force or self._should_remove_tmp_path(path)):
             try:
                 if os.path.isdir(path):
                     shutil.rmtree(path)
@@ -97,7 +97,7 @@ def fixup_perms2(original: Any, _site: str) -> Any:
     @functools.wraps(original)
     def stand_in(self: Any, remote_paths: Any, remote_user: Any = None, execute: bool = True) -> Any:
         paths = list(remote_paths)
-        if _ours(self) and all(_PLAIN.fullmatch(path) for path in paths):
+        if _ours(self) and all(PLAIN.fullmatch(path) for path in paths):
             try:
                 for path in paths if execute else ():
                     os.chmod(path, os.stat(path).st_mode & 0o7777 | 0o700)

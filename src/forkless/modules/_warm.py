@@ -9,21 +9,25 @@ hearth it is for: whoever would get the same shell, user, environment and interp
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import importlib
 import os
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forkless import _disable, _platform
-from forkless.modules import _lines, _payload
+from forkless.modules import _lines, _luggage, _payload
 from forkless.modules._action import MODE
 from forkless.modules._hearth import BOOT, NOBODY, Hearth, LostError, NotStartedError, boot_text
 from forkless.modules._keep import KEEP
 
-__all__ = ["REACH", "STAND_INS"]
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+__all__ = ["OUR_SSH", "REACH", "SSH", "STAND_INS", "environ_of", "place_of", "wanted"]
 
 # How the worker on this thread is reached when it must stop. An engine sets it.
 REACH: contextvars.ContextVar[Any] = contextvars.ContextVar("forkless.modules.reach", default=NOBODY)
@@ -69,7 +73,9 @@ def wanted(action: Any) -> bool:
     # A user with a process cannot be removed; one that is kept for root keeps nobody from anything.
     if become is not None and (action.get_become_option("become_user") or "root") != "root":
         return False
-    return not _disable.disabled("warm-modules", _environ(kind)) and not _environ(kind).get("_ANSIBLE_COVERAGE_CONFIG")
+    return not _disable.disabled("warm-modules", environ_of(kind)) and not environ_of(kind).get(
+        "_ANSIBLE_COVERAGE_CONFIG"
+    )
 
 
 def _may_stay_away(connection: Any) -> bool:
@@ -85,7 +91,7 @@ def _may_stay_away(connection: Any) -> bool:
     return bool(pipelined) or origin == "default"
 
 
-def _environ(kind: str) -> Any:
+def environ_of(kind: str) -> Any:
     """The environment that the connection itself sees: the run's, if the engine gave it one."""
     return getattr(sys.modules[kind], "os", os).environ
 
@@ -167,20 +173,25 @@ def low_level_execute_command(original: Any, _site: str) -> Any:
         become, text = connection.become, _texts()[connection.become is not None]
         if become is not None:
             become._id = ""  # set by building the command; tells whether become was used at all
-        boot = f"{inner} -c {connection._shell.quote(BOOT.format(length=len(text)))}"
+        wrapped = in_data
 
-        def instead(command: str, **_: Any) -> Any:
+        def run(command: str, **_: Any) -> Any:
             used = become if become is not None and become._id else None
+            luggage = _luggage.of(connection)
+            if used is not None and luggage is not None and luggage.order() is not None:
+                ahead = functools.partial(_send_ahead, self, luggage, _texts()[False])
+                with _luggage.instead(connection, ahead):  # what is laid down is of who is logged in
+                    original(self, _boot(self, inner, _texts()[False]), False, None, *args, **kwargs)
             return _run(self, command, wrapped, environ, used, text)
 
-        wrapped = in_data
-        connection.exec_command = instead
-        try:
-            return original(self, boot, sudoable, None, *args, **kwargs)
-        finally:
-            del connection.exec_command
+        with _luggage.instead(connection, run):
+            return original(self, _boot(self, inner, text), sudoable, None, *args, **kwargs)
 
     return stand_in
+
+
+def _boot(action: Any, interpreter: str, text: bytes) -> str:
+    return f"{interpreter} -c {action._connection._shell.quote(BOOT.format(length=len(text)))}"
 
 
 @functools.cache
@@ -208,13 +219,16 @@ def _run(
     shown = command.replace(action._connection._shell.quote(BOOT.format(length=len(text))), wrapped.order["fqn"])
     display.vvv(f"EXEC (warm) {shown}", host=action._play_context.remote_addr)
     door = _DOORS[type(connection).__module__](action, command, become)
+    luggage = _luggage.of(connection)
+    lay = luggage.order() if luggage is not None else None
     for attempt in (1, 2):
         try:
             hearth = keep.get(door.place, door.key, lambda: door.open(text, reach))
         except NotStartedError as err:
             raise _Cold(str(err)) from err
         try:
-            return _as_a_shell_says(*hearth.run(wrapped, cwd=door.cwd, environ=environ, reach=reach))
+            with _laid_down(luggage if lay else None, hearth):
+                return _as_a_shell_says(*hearth.run(wrapped, cwd=door.cwd, environ=environ, reach=reach, lay=lay))
         except NotStartedError as err:
             keep.forget(hearth)
             if attempt == 2:
@@ -225,6 +239,39 @@ def _run(
                 f"the interpreter that ran {wrapped.order['fqn']} on {door.name} went away while it ran; whether the module did its work is not known"
             ) from err
     raise AssertionError  # not reached
+
+
+def _send_ahead(
+    action: Any, luggage: _luggage.Luggage, text: bytes, command: str, **_: Any
+) -> tuple[int, bytes, bytes]:
+    """What is to be laid down is, by whoever is logged in, for a module that another user runs."""
+    keep, reach, connection = KEEP.get(), REACH.get(), action._connection
+    assert keep is not None  # noqa: S101  # `wanted` looked
+    connection._connect()
+    door = _DOORS[type(connection).__module__](action, command, None)
+    try:
+        hearth = keep.get(door.place, door.key, lambda: door.open(text, reach))
+        with _laid_down(luggage, hearth):
+            hearth.carry({"lay": luggage.order()}, reach=reach)
+    except NotStartedError as err:
+        raise _Cold(str(err)) from err
+    except LostError as err:
+        raise _connection_failure(f"the interpreter on {door.name} went away before the module was started") from err
+    return 0, b"", b""
+
+
+@contextlib.contextmanager
+def _laid_down(luggage: _luggage.Luggage | None, hearth: Hearth) -> Iterator[None]:
+    """Once the order is out, its files may be there, however it ends; unless it was refused."""
+    refused = False
+    try:
+        yield
+    except NotStartedError:
+        refused = True
+        raise
+    finally:
+        if luggage is not None and not refused:
+            luggage.arrived(hearth)
 
 
 def _connection_failure(sentence: str) -> Exception:
@@ -240,6 +287,15 @@ def _as_a_shell_says(rc: int, out: bytes, err: bytes) -> tuple[int, bytes, bytes
     return 128 - rc, out, err + (b"" if quiet else f"{signal.strsignal(-rc)}\n".encode())
 
 
+def place_of(connection: Any, play_context: Any) -> Hashable:
+    """What a host behind SSH is to those who keep something for it: whatever leads to the same login there."""
+    if type(connection).__module__ == OUR_SSH:
+        return OUR_SSH, connection.settings
+    connection.host = connection.get_option("host") or play_context.remote_addr
+    line = connection._build_command(connection.get_option("ssh_executable"), "ssh", connection.host, "")
+    return SSH, tuple(line[:-1])
+
+
 class _LocalDoor:
     """To a hearth on this machine, through the shell that the local connection would use."""
 
@@ -250,7 +306,7 @@ class _LocalDoor:
         self.place = "local"
         self.command, self.become = command, become
         self.cwd = os.fsdecode(connection.cwd) if connection.cwd else None
-        self.environ = dict(_environ(LOCAL))
+        self.environ = dict(environ_of(LOCAL))
         self.shell = constants.DEFAULT_EXECUTABLE.split()[0] if constants.DEFAULT_EXECUTABLE else None
         self.password = become.get_option("become_pass") if become is not None and become.expect_prompt() else None
         same = command.replace(become._id, "") if become is not None else command
@@ -278,13 +334,13 @@ class _OurSshDoor:
         connection = action._connection
         settings = connection.settings
         self.name = settings.name
-        self.place = (OUR_SSH, settings)
+        self.place = place_of(connection, action._play_context)
         self.command, self.become, self._connection = command, become, connection
         password = become.get_option("become_pass") if become is not None and become.prompt else None
         self.key = (command.replace(become._id, "") if become is not None else command, password)
 
     def open(self, text: bytes, reach: Any) -> Hearth:
-        hearth = Hearth(self.name)
+        hearth = Hearth(self.name, login=self.become is None)
         try:
             wire = self._connection.open_wire(
                 self.command, text, self.become, hearth.feed, hearth.gone, lambda: not hearth.busy
@@ -315,12 +371,12 @@ class _SshDoor:
         self.line = connection._build_command(connection.get_option("ssh_executable"), "ssh", self.name, command)
         self.become = become
         self.password = become.get_option("become_pass") if become is not None and become.expect_prompt() else None
-        self.environ = dict(_environ(SSH))
+        self.environ = dict(environ_of(SSH))
         self.place = (SSH, tuple(self.line[:-1]))
         self.key = (command.replace(become._id, "") if become is not None else command, self.password)
 
     def open(self, text: bytes, reach: Any) -> Hearth:
-        hearth = Hearth(str(self.name))
+        hearth = Hearth(str(self.name), login=self.become is None)
         with reach.shielded():
             line = _lines.ProgramLine(hearth, self.line, environ=self.environ)
         password = None if self.password is None else str(self.password).encode()
@@ -337,10 +393,7 @@ def reset_ssh(original: Any, _site: str) -> Any:
     def stand_in(self: Any) -> Any:
         keep = KEEP.get()
         if keep is not None:
-            host = self.get_option("host") or self._play_context.remote_addr
-            self.host = host
-            line = self._build_command(self.get_option("ssh_executable"), "ssh", host, "")
-            keep.leave((SSH, tuple(line[:-1])))
+            keep.leave(place_of(self, self._play_context))
         return original(self)
 
     return stand_in
