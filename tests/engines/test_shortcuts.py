@@ -247,6 +247,7 @@ def test_text_within_a_template_comes_out_as_from_ansible_core_itself(project, m
         return template
 
     _swap(monkeypatch, "TemplateEngine.template", watched)
+    _swap(monkeypatch, "_AnsibleLazyTemplateList._proxy_or_render_lazy_values", lambda original, _site: original)
     project.write(
         "group_vars/all.yml",
         r"""words: [plain, '{{ inventory_hostname }}', "#jinja2: variable_start_string: '[['\n[[ inventory_hostname }}", '{% raw %}{{{% endraw %}', '{', '', !unsafe '{{ no }}', 7]
@@ -262,6 +263,58 @@ other: '{{ words }}'
     assert "plain,h1,h1,{{,{,,{{ no }},7" in messages(result, "debug")["h1"]
     assert {"h1", "plain"} <= set(quick_ones)
     assert not [one for one in quick_ones if "{" in one or one.startswith("#jinja2:")]
+    assert not differ
+
+
+@pytest.mark.matrix
+def test_a_list_of_nothing_but_text_has_in_it_what_ansible_core_finds_there(project, monkeypatch):
+    name = "_AnsibleLazyTemplateList._proxy_or_render_lazy_values"
+    if _stitch.minor(_stitch.version()) == "2.18":  # templates another way there
+        assert not [one for one in _here() if one.site.endswith(name)]
+        return
+    differ, quick_ones, slow_ones = [], [], []
+
+    def watched(original, site):
+        assert _shortcuts.texts_within(original, site) is not original
+        asked = []
+
+        @functools.wraps(original)
+        def spy(values):
+            asked.append(1)
+            return original(values)
+
+        monkeypatch.setattr(_shortcuts, "uses_only", lambda *_: True)
+        quick = _shortcuts.texts_within(spy, site)
+
+        def render(values):
+            before, theirs = len(asked), copy.copy(values)
+            quick(values)
+            raw = list(list.__iter__(values))
+            if len(asked) > before:
+                slow_ones.append(raw)
+                return
+            quick_ones.append(raw)
+            original(theirs)
+            expected = list(list.__iter__(theirs))
+            if list(map(type, raw)) != list(map(type, expected)) or raw != expected:
+                differ.append((raw, expected))
+
+        return render
+
+    _swap(monkeypatch, name, watched)
+    project.write("group_vars/all.yml", "words: [plain, '{{ inventory_hostname }}']\nnumbers: [1, 2]\n")
+    tasks = """
+        - assert: {that: ["inventory_hostname in groups['all']", "'h3' in groups['all']", "'x' not in groups['all']", "groups['all'] == groups['all']"]}
+        - assert: {that: ["inventory_hostname in words", "2 in numbers", "groups['all'].index('h1') == 0"]}
+        - assert: {that: ["missing in groups['all']"]}
+          ignore_errors: true
+    """
+    result = project.run(tasks, limit="h1,h2")
+    assert result.rc == 0, result.stdout
+    assert "'missing' is undefined" in result.stdout
+    assert [one for one in quick_ones if one[:2] == ["h1", "h2"]]
+    assert [1, 2] in slow_ones
+    assert ["plain", "h1"] in slow_ones
     assert not differ
 
 

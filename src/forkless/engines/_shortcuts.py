@@ -185,6 +185,37 @@ def text_within(original: Any, _site: str) -> Any:
     return template
 
 
+def texts_within(original: Any, _site: str) -> Any:
+    """
+    All values of a lazy list at once, as `in` and `==` need them: of one that has nothing but text, none of it a template, as they are.
+
+    Whether a host is in a group would be found out by going through all of its names.
+    """
+    from ansible._internal._templating._access import AnsibleAccessContext
+    from ansible._internal._templating._lazy_containers import _LazyValue
+    from ansible._internal._templating._utils import TemplateContext
+
+    if not uses_only(original, set()):
+        return original
+
+    @functools.wraps(original)
+    def render(values: Any) -> Any:
+        scene = _scene.current()
+        if scene is None or "plain-text" in scene.off or TemplateContext.current(optional=True) is None:
+            return original(values)
+        texts = [one.value if type(one) is _LazyValue else one for one in list.__iter__(values)]
+        if not _TEXT.issuperset(map(type, texts)):  # what has tags may have one of which somebody wants to be told
+            return original(values)
+        together = "\n".join(texts)
+        watching = AnsibleAccessContext.current()._notify_contexts
+        if "{" in together or "#jinja2:" in together or any(str in one._type_interest for one in watching):
+            return original(values)
+        list.__setitem__(values, slice(None), texts)
+        return None
+
+    return render
+
+
 class _Again:
     """The tag of `vars`, in which get_vars puts all variables a second time: the same values, made with fewer steps where they have no tags yet."""
 
@@ -242,6 +273,7 @@ _TEMPLATE = {
     "TemplateExpressionWrapper", "expression",
 }  # fmt: skip
 _LAZY = frozenset({"lazy_options"})
+_TEXT = frozenset({str})
 _DUMP = {"fattributes", "items", "getattr", "isa", "hasattr", "serialize", "dump_attrs"}
 
 
@@ -254,6 +286,12 @@ def touches(known: tuple[str, ...]) -> tuple[tuple[Any, ...], ...]:
             "ansible._internal._templating._engine:TemplateEngine.template",
             "every name in a list of hosts would be templated",
             text_within,
+            known[1:],
+        ),
+        (
+            "ansible._internal._templating._lazy_containers:_AnsibleLazyTemplateList._proxy_or_render_lazy_values",
+            "every name in a list of hosts would be templated",
+            texts_within,
             known[1:],
         ),
         (f"{base}.copy", "every host would copy what nobody can change", copied),
