@@ -140,18 +140,56 @@ def test_it_can_be_switched_off(project, way):
     assert len(set(values(result, "parent"))) == 4
 
 
+GUEST = """
+    - {mine: , name: first, become: true, become_user: nobody, register: first}
+    - {mine: , name: second, become: true, become_user: nobody}
+    - {name: %s}
+    - {mine: , name: third, become: true, become_user: nobody}
+"""
+OTHERS = {
+    "another user": "other, stat: {path: '/proc/{{ first.parent }}'}",
+    "a shell": "other, raw: 'test -e /proc/{{ first.parent }} && echo there', failed_when: false",
+}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user without a password, which only root may")
-def test_no_interpreter_is_kept_for_a_user_who_may_be_removed(project):
+@pytest.mark.parametrize("other", OTHERS)
+def test_the_interpreter_of_a_user_who_may_be_removed_is_gone_before_anybody_else_comes(project, other):
     (project.folder / "library/mine.py").write_text(MODULE)
     (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
-    book = project("    - mine:\n    - mine:\n")
-    for user, kept in (("root", True), ("nobody", False)):
-        told = {"ansible_become": True, "ansible_become_user": user, "ansible_python_interpreter": "/usr/bin/python3"}
-        result = forkless.run(
-            **book, limit="a", extra_vars=told, env={"ANSIBLE_PIPELINING": "1", "ANSIBLE_BECOME_ALLOW_SAME_USER": "1"}
-        )
+    told = {"ansible_python_interpreter": "/usr/bin/python3"}
+    result = forkless.run(**project(GUEST % OTHERS[other]), limit="a", extra_vars=told, env={"ANSIBLE_PIPELINING": "1"})
+    result.raise_for_failures()
+    first, second, third = values(result, "parent")
+    assert first == second != third
+    [seen] = [
+        one.event_data["res"]
+        for one in result.events
+        if one.event == "runner_on_ok" and one.event_data["task"] == "other"
+    ]
+    assert "there" not in seen.get("stdout", "")
+    assert not seen.get("stat", {}).get("exists")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes and removes a user")
+def test_a_user_whose_modules_ran_warm_can_be_removed(project):
+    (project.folder / "library/mine.py").write_text(MODULE)
+    (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
+    name = f"fkguest{os.getpid()}"
+    tasks = f"""
+    - user: {{name: {name}, create_home: false}}
+    - mine:
+      become: true
+      become_user: {name}
+    - user: {{name: {name}, state: absent}}
+    """
+    told = {"ansible_python_interpreter": "/usr/bin/python3"}
+    try:
+        result = forkless.run(**project(tasks), limit="a", extra_vars=told, env={"ANSIBLE_PIPELINING": "1"})
         result.raise_for_failures()
-        assert (len(set(values(result, "parent"))) == 1) is kept, (user, result.stdout)
+        assert values(result, "parent")
+    finally:
+        subprocess.run(["userdel", name], capture_output=True, check=False)
 
 
 def test_the_command_line_is_shown_to_who_asks(project):

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 import forkless
+import sshd_targets
 
 pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.spawns, pytest.mark.timeout(600)]
 
@@ -52,3 +53,39 @@ def test_one_interpreter_serves_a_host_and_user_until_the_connection_is_reset(as
     assert root["parent"] == root_again["parent"] != first["parent"]
     assert (first["user"], root["user"]) == (sshds.hosts[0].user, "root")
     assert after["parent"] != first["parent"]
+
+
+GUEST = """
+- hosts: targets[0]
+  gather_facts: false
+  tasks:
+    - who:
+    - who:
+      become: true
+      become_user: nobody
+      register: guest
+    - who:
+      become: true
+      become_user: nobody
+    - stat: {path: "/proc/{{ guest.parent }}"}
+    - who:
+"""
+
+
+@pytest.mark.parametrize("connection", ["forkless.core.ssh", "ssh"])
+def test_an_interpreter_of_a_user_who_may_be_removed_stays_until_another_comes(as_root, sshds, tmp_path, connection):
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/who.py").write_text(WHO)
+    (tmp_path / "hosts.ini").write_text(sshds.inventory())
+    (tmp_path / "play.yml").write_text(GUEST)
+    told = {"ansible_connection": connection, "ansible_become_password": sshd_targets.PASSWORD}
+    result = forkless.run(
+        playbook="play.yml", inventory="hosts.ini", cwd=tmp_path, engine="threads", extra_vars=told
+    )  # fmt: skip
+    assert result.rc == 0, result.stdout
+    said = [event.event_data["res"] for event in result.events if event.event == "runner_on_ok"]
+    first, guest, again, seen, last = said
+    assert guest["user"] == again["user"] == "nobody"
+    assert guest["parent"] == again["parent"]
+    assert not seen["stat"]["exists"]
+    assert last["parent"] == first["parent"]

@@ -33,7 +33,9 @@ _CONTENT = (
 
 def _ours(action: Any) -> bool:
     kind = type(action._connection).__module__
-    return kind in (SSH, OUR_SSH) and wanted(action) and not _disable.disabled("carried-files", environ_of(kind))
+    if kind not in (SSH, OUR_SSH) or action._is_become_unprivileged():
+        return False
+    return wanted(action) and not _disable.disabled("carried-files", environ_of(kind))
 
 
 def remote_expand_user(original: Any, _site: str) -> Any:

@@ -173,6 +173,8 @@ class Far:
             self.warm_up(self.payloads[order["digest"]], order["core"])
         elif kind == b"R":
             self.run(number, json.loads(body))
+        elif kind == b"L" and not self.tasks:
+            os._exit(0)
         elif kind == b"C":
             self.carry(number, json.loads(body))
         elif kind == b"K" and number in self.tasks:

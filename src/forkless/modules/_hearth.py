@@ -32,6 +32,7 @@ BOOT = (
     "import os,sys,zlib;r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
     'exec(zlib.decompress(r({length})),dict(__name__="forkless_far"))'
 )
+GRACE = 5.0  # seconds for an interpreter to leave when it was asked to
 # Of all texts but the first: may only stand at the top of one, or would look for a package that is not there.
 _ELSEWHERE = re.compile(r"^from (?:__future__|forkless\.modules\._\w+) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 
@@ -73,6 +74,7 @@ class Hearth:
         self.used = time.monotonic()
         self.ready = threading.Event()
         self.lost = False
+        self.ended = threading.Event()
         self._closing = False
         self._line: Line | None = None
         self._same_python = False
@@ -107,6 +109,7 @@ class Hearth:
     def gone(self) -> None:
         self.lost = True
         self.ready.set()
+        self.ended.set()
         for call in list(self._calls.values()):
             call.over.set()
 
@@ -213,6 +216,13 @@ class Hearth:
     def close_when_idle(self) -> None:
         """No more orders; what runs is let run."""
         self.lost, self._closing = True, True
+
+    def send_home(self) -> None:
+        """Close it, and come back when it is gone from its host."""
+        with contextlib.suppress(NotStartedError):
+            self._send([_frame(b"L", 0, b"")])
+            self.ended.wait(GRACE)
+        self.close()
 
     def close(self) -> None:
         self.lost = True

@@ -30,15 +30,20 @@ class Keep:
         self._notes: dict[Hashable, dict[Any, str]] = {}
         self._closed = False
 
-    def get(self, place: Hashable, key: Hashable, start: Callable[[], Hearth]) -> Hearth:
-        """The hearth for this key. Those who come while it is being started wait for the same one."""
+    def get(self, place: Hashable, key: Hashable, start: Callable[[], Hearth], *, guest: bool = False) -> Hearth:
+        """
+        The hearth for this key. Those who come while it is being started wait for the same one.
+
+        A guest is one of a user who may be removed by the next task: it is kept as long as nobody else comes to the place.
+        """
         with self._lock:
             if self._closed:
                 raise NotStartedError("the run is over")
-            slot = self._slots.setdefault((place, key), _Slot(place))
+            slot = self._slots.setdefault((place, key), _Slot(place, guest))
             idle = self._too_many(place, slot)
         for one in idle:
             one.close()
+        self.see_off_guests(place, slot)
         with slot.lock:
             if slot.hearth is not None and not slot.hearth.lost:
                 return slot.hearth
@@ -65,6 +70,22 @@ class Keep:
         """What was learnt of this place, for as long as one stays connected."""
         with self._lock:
             return self._notes.setdefault(place, {})
+
+    @property
+    def has_guests(self) -> bool:
+        return any(slot.guest and slot.hearth is not None for slot in list(self._slots.values()))
+
+    def see_off_guests(self, place: Hashable, wanted: Any = None) -> None:
+        """Whoever comes now may remove a user, and one that has a process cannot be removed."""
+        leaving: list[Hearth] = []
+        with self._lock:
+            for slot in self._slots.values():
+                hearth = slot.hearth
+                if slot.guest and slot.place == place and slot is not wanted and hearth is not None and not hearth.busy:
+                    slot.hearth = None
+                    leaving.append(hearth)
+        for one in leaving:
+            one.send_home()
 
     def _too_many(self, place: Hashable, wanted: _Slot) -> list[Hearth]:
         there = [slot for slot in self._slots.values() if slot.place == place and slot is not wanted]
@@ -109,8 +130,9 @@ class Keep:
 
 
 class _Slot:
-    def __init__(self, place: Hashable) -> None:
+    def __init__(self, place: Hashable, guest: bool) -> None:
         self.place = place
+        self.guest = guest
         self.lock = threading.Lock()
         self.hearth: Hearth | None = None
         self.failed = 0

@@ -70,9 +70,6 @@ def wanted(action: Any) -> bool:
     become = connection.become
     if become is not None and not getattr(become, "pipelining", become.name != "su"):
         return False
-    # A user with a process cannot be removed; one that is kept for root keeps nobody from anything.
-    if become is not None and (action.get_become_option("become_user") or "root") != "root":
-        return False
     return not _disable.disabled("warm-modules", environ_of(kind)) and not environ_of(kind).get(
         "_ANSIBLE_COVERAGE_CONFIG"
     )
@@ -167,6 +164,9 @@ def low_level_execute_command(original: Any, _site: str) -> Any:
     @functools.wraps(original)
     def stand_in(self: Any, cmd: Any, sudoable: bool = True, in_data: Any = None, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(in_data, _payload.Wrapped) or not getattr(self, "_forkless_warm", False):
+            keep = KEEP.get()
+            if keep is not None and keep.has_guests and type(self._connection).__module__ in _DOORS:
+                keep.see_off_guests(place_of(self._connection, self._play_context))
             return original(self, cmd, sudoable, in_data, *args, **kwargs)
         connection = self._connection
         inner, environ = _without_environ(self, cmd, in_data.environ)
@@ -221,9 +221,10 @@ def _run(
     door = _DOORS[type(connection).__module__](action, command, become)
     luggage = _luggage.of(connection)
     lay = luggage.order() if luggage is not None else None
+    guest = become is not None and (action.get_become_option("become_user") or "root") != "root"
     for attempt in (1, 2):
         try:
-            hearth = keep.get(door.place, door.key, lambda: door.open(text, reach))
+            hearth = keep.get(door.place, door.key, lambda: door.open(text, reach), guest=guest)
         except NotStartedError as err:
             raise _Cold(str(err)) from err
         try:
@@ -288,8 +289,11 @@ def _as_a_shell_says(rc: int, out: bytes, err: bytes) -> tuple[int, bytes, bytes
 
 
 def place_of(connection: Any, play_context: Any) -> Hashable:
-    """What a host behind SSH is to those who keep something for it: whatever leads to the same login there."""
-    if type(connection).__module__ == OUR_SSH:
+    """What a host is to those who keep something for it: whatever leads to the same login there."""
+    kind = type(connection).__module__
+    if kind == LOCAL:
+        return LOCAL
+    if kind == OUR_SSH:
         return OUR_SSH, connection.settings
     connection.host = connection.get_option("host") or play_context.remote_addr
     line = connection._build_command(connection.get_option("ssh_executable"), "ssh", connection.host, "")
@@ -303,7 +307,7 @@ class _LocalDoor:
         connection = action._connection
         constants = sys.modules["ansible.constants"]
         self.name = "this machine"
-        self.place = "local"
+        self.place = place_of(connection, action._play_context)
         self.command, self.become = command, become
         self.cwd = os.fsdecode(connection.cwd) if connection.cwd else None
         self.environ = dict(environ_of(LOCAL))
