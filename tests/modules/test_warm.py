@@ -171,6 +171,29 @@ def test_the_interpreter_of_a_user_who_may_be_removed_is_gone_before_anybody_els
     assert not seen.get("stat", {}).get("exists")
 
 
+@pytest.mark.matrix
+def test_become_is_given_as_much_time_as_by_ansible_itself(project):
+    slow = project.folder / "slow"
+    slow.write_text('#!/bin/sh\nsleep 4\nwhile [ $1 != /bin/sh ]; do shift; done\nexec "$@"\n')
+    slow.chmod(0o755)
+    told = {
+        "ansible_become": True,
+        "ansible_become_user": "nobody",
+        "ansible_become_exe": str(slow),
+        "ansible_local_become_success_timeout": 1,
+    }
+    project("    - ping:\n")
+    # In a program of its own: Ansible leaves what it has given up to itself.
+    line = [sys.executable, "-m", "forkless", "playbook", "-i", "hosts", "-l", "a", "-e", json.dumps(told), "play.yml"]
+    said = []
+    for off in ("", "warm-modules"):
+        environ = {**os.environ, "ANSIBLE_TIMEOUT": "1", "ANSIBLE_PIPELINING": "1", "FORKLESS_DISABLE": off}
+        done = subprocess.run(line, cwd=project.folder, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode in (2, 4), done.stdout
+        said.append(re.sub(r"\b[a-z]{32}\b", "#", done.stdout))
+    assert said[0] == said[1]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes and removes a user")
 def test_a_user_whose_modules_ran_warm_can_be_removed(project):
     (project.folder / "library/mine.py").write_text(MODULE)

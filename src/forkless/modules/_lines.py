@@ -51,20 +51,21 @@ class ProgramLine:
             raise NotStartedError(str(err)) from err
         self._thread: threading.Thread | None = None
 
-    def begin(self, text: bytes, *, become: Any, password: bytes | None, seconds: float) -> None:
-        """Answer become, send the text, and wait for the greeting."""
+    def begin(self, text: bytes, *, become: Any, password: bytes | None, verdict: float, greeting: float) -> None:
+        """Answer become, send the text, and wait for the greeting: so many seconds for either."""
         try:
-            self._converse(text, become, password, time.monotonic() + seconds)
+            self._converse(text, become, password, verdict, greeting)
         except (OSError, NotStartedError) as err:
             self.close(at_once=True)
             raise NotStartedError(str(err)) from err
         self._thread = threading.Thread(target=self._listen, name=f"forkless-hearth-{self._hearth.name}", daemon=True)
         self._thread.start()
 
-    def _converse(self, text: bytes, become: Any, password: bytes | None, deadline: float) -> None:
+    def _converse(self, text: bytes, become: Any, password: bytes | None, verdict: float, greeting: float) -> None:
         said, ends, out = b"", list(self._ends), self._ends[0]
         asked = become is not None and become.expect_prompt()
         sent = become is None
+        deadline = time.monotonic() + (greeting if sent else verdict)
         if sent:
             self.send(text)
         while not self._hearth.ready.is_set():
@@ -86,7 +87,7 @@ class ProgramLine:
                 asked = False
             if become.check_success(said):
                 self.send(text)
-                sent = True
+                sent, deadline = True, time.monotonic() + greeting
 
     def send(self, data: bytes) -> None:
         assert self._child.stdin is not None  # noqa: S101  # for the type checker

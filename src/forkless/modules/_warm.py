@@ -313,6 +313,8 @@ class _LocalDoor:
         self.environ = dict(environ_of(LOCAL))
         self.shell = constants.DEFAULT_EXECUTABLE.split()[0] if constants.DEFAULT_EXECUTABLE else None
         self.password = become.get_option("become_pass") if become is not None and become.expect_prompt() else None
+        # Ansible's own patience: what takes longer is run in its own way, which has the words for it.
+        self.verdict = float(getattr(connection, "_become_success_timeout", None) or action._play_context.timeout)
         same = command.replace(become._id, "") if become is not None else command
         self.key = (same, self.password, self.shell, self.cwd, tuple(sorted(self.environ.items())))
 
@@ -324,7 +326,7 @@ class _LocalDoor:
             line = _lines.ProgramLine(hearth, self.command, cwd=self.cwd, environ=self.environ, shell=self.shell)
         password = None if self.password is None else str(self.password).encode()
         with reach.closing(line.end_now):
-            line.begin(text, become=self.become, password=password, seconds=PATIENCE)
+            line.begin(text, become=self.become, password=password, verdict=self.verdict, greeting=PATIENCE)
         hearth.warm(line)
         return hearth
 
@@ -375,6 +377,7 @@ class _SshDoor:
         self.line = connection._build_command(connection.get_option("ssh_executable"), "ssh", self.name, command)
         self.become = become
         self.password = become.get_option("become_pass") if become is not None and become.expect_prompt() else None
+        self.verdict = 2.0 + connection.get_option("timeout")  # as the plugin itself
         self.environ = dict(environ_of(SSH))
         self.place = (SSH, tuple(self.line[:-1]))
         self.key = (command.replace(become._id, "") if become is not None else command, self.password)
@@ -385,7 +388,7 @@ class _SshDoor:
             line = _lines.ProgramLine(hearth, self.line, environ=self.environ)
         password = None if self.password is None else str(self.password).encode()
         with reach.closing(line.end_now):
-            line.begin(text, become=self.become, password=password, seconds=PATIENCE)
+            line.begin(text, become=self.become, password=password, verdict=self.verdict, greeting=PATIENCE)
         hearth.warm(line)
         return hearth
 
