@@ -65,7 +65,9 @@ def pids_of(stage, jid, role_):
 
 def kill(stage, jid, what, number):
     pids = until(lambda: pids_of(stage, jid, what), what=f"the {what} of {jid}")
-    if number == signal.SIGKILL:  # at once: one that is still there when another is gone would write down what it saw
+    # At once: one that is still there when another is gone would write down what it saw. Only if it is all of them: when some of a group
+    # have stopped and the one above is gone, the kernel hangs up on the others.
+    if number == signal.SIGKILL and what == "all":
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
     for pid in pids:

@@ -43,6 +43,9 @@ class ActionModule(ActionBase):
             result.update(self._execute_module("mine", {"src": first}, task_vars=task_vars))
             second = self._transfer_data(folder + "second", b"two")
             result["again"] = self._execute_module("mine", {"src": second}, task_vars=task_vars)["seen"]["text"]
+        elif how == "its folder":
+            made = self._execute_module("file", {"path": folder + "sub", "state": "directory"}, task_vars=task_vars)
+            result.update(self._execute_module("mine", {"src": first}, task_vars=task_vars), mode=made["mode"])
         elif how == "a shell":
             done = self._low_level_execute_command("cat " + first, sudoable=False)
             result.update(rc=done["rc"], text=done["stdout"])
@@ -81,6 +84,13 @@ PLAY = """
       ignore_errors: true
     - copy: {content: x, dest: "~nobody-has-this-name/x"}
       ignore_errors: true
+    - copy: {content: x, dest: "~/../x/carried"}
+      ignore_errors: true
+    - copy: {src: dots/, dest: "~/"}
+      when: not becoming  # root's home is that of this machine
+    - file: {path: "~/{{ item }}", state: absent}
+      loop: [.bashrc, empty]
+      when: not becoming
     - copy: {content: x, dest: "~/carried"}
     - stat: {path: "~/carried", get_attributes: false}
     - file: {path: "~/carried", state: absent}
@@ -90,6 +100,7 @@ PLAY = """
     - unarchive: {src: box.tar, dest: "{{ away }}"}
     - script: hello.sh there
     - by_hand: {how: a module}
+    - by_hand: {how: its folder}
     - by_hand: {how: a shell}
     - by_hand: {how: the connection}
     - by_hand: {how: to fetch it, to: "{{ playbook_dir }}/fetched"}
@@ -108,6 +119,8 @@ def project(as_root, sshds, tmp_path):
     (tmp_path / "tree/one").write_text("one\n")
     (tmp_path / "tree/below/two").write_text("two\n")
     (tmp_path / "large").write_bytes(b"0123456789abcdef" * (_luggage.MOST // 16 + 1))
+    (tmp_path / "dots/empty").mkdir(parents=True)  # comes after the file, which makes the interpreter there too old
+    (tmp_path / "dots/.bashrc").write_text("# mine\n")
     (tmp_path / "sheet.j2").write_text("{{ item }} of {{ inventory_hostname }}\n")
     (tmp_path / "hello.sh").write_text("#!/bin/sh\necho hello $1\n")
     with tarfile.open(tmp_path / "box.tar", "w") as box:
@@ -201,7 +214,11 @@ def test_a_folder_that_cannot_be_made_is_told_in_ansibles_own_words(play, spot):
 
 def test_what_cannot_be_laid_down_whole_is_not_there_at_all(tmp_path):
     folder = f"{tmp_path}/above/folder/"
-    lay = {"folder": folder, "make": True, "files": [(f"{folder}one", "b25l"), (f"{folder}no/such", "b25l")]}
+    lay = {
+        "folder": folder,
+        "make": True,
+        "files": [(f"{folder}one", "b25l", 0o700), (f"{folder}no/such", "b25l", 0o600)],
+    }
     with pytest.raises(FileNotFoundError):
         _far.lay_down(lay)
     assert not (tmp_path / "above/folder").exists()

@@ -68,6 +68,7 @@ GUEST = """
       become: true
       become_user: nobody
     - stat: {path: "/proc/{{ guest.parent }}"}
+      vars: {ansible_ssh_extra_args: "-o ServerAliveInterval=33"}  # another connection to the same machine
     - who:
 """
 

@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -211,3 +212,31 @@ def collection_loader(original: Any, _site: str) -> Any:
             original(*args, **kwargs)
 
     return configure
+
+
+@functools.cache
+def _program_of_ansible() -> str | None:
+    """`ansible`, of the very ansible-core that is used here; also where it is not in PATH, and beside no program that is."""
+    try:
+        files = importlib.metadata.files("ansible-core") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = [str(one.locate()) for one in files if one.name == "ansible" and one.parent.name in ("bin", "Scripts")]
+    return found[0] if found and os.path.isfile(found[0]) else None
+
+
+def asker(original: Any, _site: str) -> Any:
+    """
+    The ssh program asks another one for a password. Upstream names the `ansible` that lies beside the program that runs it, and
+    hopes for PATH if there is none: in a service there is neither.
+    """
+
+    @functools.wraps(original)
+    def stand_in(self: Any) -> Any:
+        how = original(self)
+        environ = how.get("env", {})
+        if environ.get("SSH_ASKPASS") == "ansible" and _program_of_ansible():
+            environ["SSH_ASKPASS"] = _program_of_ansible()
+        return how
+
+    return stand_in

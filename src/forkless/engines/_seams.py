@@ -287,6 +287,12 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(f"{_JINJA}.get_with_context", "module-level state of a plugin was the worker's own", _plugins.private_filter),
     Seam(f"{_LOADER}.all", "has no lock of its own", _plugins.locked_generator("loader_lock")),
+    Seam(
+        "ansible.plugins.connection.ssh:Connection._init_shm",
+        "the program that ssh asks for a password lies beside no other",
+        _plugins.asker,
+        KNOWN[1:],
+    ),
     Seam(f"{_JINJA}.all", "has no lock of its own", _plugins.locked_generator("loader_lock")),
     # -- syntax trees
     Seam(

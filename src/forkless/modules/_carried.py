@@ -18,7 +18,7 @@ from forkless.modules import _luggage
 from forkless.modules._hearth import LostError, NotStartedError
 from forkless.modules._keep import KEEP
 from forkless.modules._nearby import HOME, PLAIN
-from forkless.modules._warm import OUR_SSH, REACH, SSH, environ_of, place_of, wanted
+from forkless.modules._warm import OUR_SSH, REACH, SSH, environ_of, has_password, place_of, wanted
 
 __all__ = ["STAND_INS"]
 
@@ -35,6 +35,8 @@ def _ours(action: Any) -> bool:
     kind = type(action._connection).__module__
     if kind not in (SSH, OUR_SSH) or action._is_become_unprivileged():
         return False
+    if kind == SSH and has_password(action._connection, action._play_context):
+        return False
     return wanted(action) and not _disable.disabled("carried-files", environ_of(kind))
 
 
@@ -43,7 +45,7 @@ def remote_expand_user(original: Any, _site: str) -> Any:
     def stand_in(self: Any, path: str, sudoable: bool = True, pathsep: Any = None) -> Any:
         first, slash, rest = path.partition("/")
         named = _named(self, first, sudoable)
-        if HOME.fullmatch(named) and _ours(self):
+        if HOME.fullmatch(named) and ".." not in rest and _ours(self):
             home = _home(self, named)
             if home:
                 return self._connection._shell.join_path(home, rest) if slash else home
@@ -80,6 +82,9 @@ def make_tmp_path(original: Any, _site: str) -> Any:
         above = _folder_for_all(self, self.get_shell_option("remote_tmp", default="~/.ansible/tmp"))
         if not PLAIN.fullmatch(above):
             return original(self, remote_user)
+        before = _luggage.of(connection)
+        if before is not None:
+            before.unpack()
         shell.tmpdir = shell.join_path(above, shell._generate_temp_dir_name(), "")
         self._cleanup_remote_tmp = True
         _luggage.Luggage(connection, shell.tmpdir, lambda: original(self, remote_user), self._fixup_perms2)
@@ -126,7 +131,7 @@ def fixup_perms2(original: Any, _site: str) -> Any:
     @functools.wraps(original)
     def stand_in(self: Any, remote_paths: Any, remote_user: Any = None, execute: bool = True) -> Any:
         luggage = _luggage.of(self._connection)
-        if luggage is not None and all(map(luggage.holds, remote_paths)):
+        if luggage is not None and (not execute or luggage.make_executable(list(remote_paths))) and _ours(self):
             return remote_paths
         return original(self, remote_paths, remote_user, execute)
 
@@ -141,7 +146,8 @@ def update_module_args(original: Any, _site: str) -> Any:
         result = original(self, module_name, module_args, *args, **kwargs)
         luggage = _luggage.of(self._connection)
         if luggage is not None and not luggage.made:
-            luggage.needed = str(module_name).rpartition(".")[2] not in _CONTENT
+            named = any(luggage.folder in str(value) for key, value in module_args.items() if key[:1] != "_")
+            luggage.needed = named or str(module_name).rpartition(".")[2] not in _CONTENT
             if luggage.order() is None:
                 module_args["_ansible_tmpdir"] = None
         return result

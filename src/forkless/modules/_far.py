@@ -69,8 +69,9 @@ def lay_down(lay: dict[str, Any]) -> None:
             os.makedirs(os.path.dirname(lay["folder"].rstrip("/")), exist_ok=True)
             os.mkdir(lay["folder"])
         try:
-            for path, data in lay["files"]:
-                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o700), "wb") as file:
+            for path, data, mode in lay["files"]:
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+                    os.fchmod(file.fileno(), mode)
                     file.write(base64.b64decode(data))
         except OSError:
             take_up(lay)

@@ -21,7 +21,7 @@ from forkless.modules import _far
 from forkless.modules._payload import MAGIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from forkless.modules._payload import Manifest, Wrapped
 
@@ -55,6 +55,7 @@ class LostError(Exception):
 
 class Line(Protocol):
     def send(self, data: bytes) -> None: ...
+    def end_now(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -162,6 +163,8 @@ class Hearth:
                 with reach.shielded():  # a frame that is cut short would be the end of this line for everyone
                     send(number)
                 call.over.wait()
+        except NotStartedError:
+            raise
         except BaseException:  # whoever comes away without an answer: what was ordered may have begun there
             self._give_up(number, call)
             raise
@@ -202,27 +205,44 @@ class Hearth:
         try:
             if self._line is not None:
                 self._line.send(data)
-        except OSError as err:
+        except (OSError, ValueError) as err:  # the latter: of a file that is closed
             self.gone()
             # The order is the last of what was sent, and not all of that went out: nobody has read it.
             raise NotStartedError("it is gone") from err
 
     def _give_up(self, number: int, call: _Call) -> None:
         """Called on another thread than the worker's: end what it waits for, there and here."""
-        with contextlib.suppress(NotStartedError), self._sending:
-            self._put(_frame(b"K", number, b""))
+        with self._turn_to_send() as mine, contextlib.suppress(NotStartedError):
+            if mine:
+                self._put(_frame(b"K", number, b""))
         call.over.set()
 
-    def close_when_idle(self) -> None:
-        """No more orders; what runs is let run."""
-        self.lost, self._closing = True, True
+    @contextlib.contextmanager
+    def _turn_to_send(self) -> Iterator[bool]:
+        """For those who end something: of who sends and cannot get rid of it, as the host does not read, they do not wait for ever."""
+        mine = self._sending.acquire(timeout=GRACE)
+        try:
+            if not mine and self._line is not None:
+                self._line.end_now()
+            yield mine
+        finally:
+            if mine:
+                self._sending.release()
 
-    def send_home(self) -> None:
-        """Close it, and come back when it is gone from its host."""
-        with contextlib.suppress(NotStartedError):
-            self._send([_frame(b"L", 0, b"")])
-            self.ended.wait(GRACE)
-        self.close()
+    def retire(self, *, and_wait: bool = False) -> None:
+        """No more orders; what runs is let run, and the last one closes it. With `and_wait` an idle one is gone from its host afterwards."""
+        with self._turn_to_send() as mine:
+            idle = not self._calls
+            alive, self.lost, self._closing = not self.lost, True, True
+            if mine and idle and alive and and_wait:
+                with contextlib.suppress(NotStartedError):
+                    self._put(_frame(b"L", 0, b""))
+        if idle:
+            try:
+                if alive and and_wait:
+                    self.ended.wait(GRACE)
+            finally:
+                self.close()
 
     def close(self) -> None:
         self.lost = True

@@ -30,20 +30,22 @@ class Keep:
         self._notes: dict[Hashable, dict[Any, str]] = {}
         self._closed = False
 
-    def get(self, place: Hashable, key: Hashable, start: Callable[[], Hearth], *, guest: bool = False) -> Hearth:
+    def get(
+        self, place: Hashable, key: Hashable, start: Callable[[], Hearth], *, machine: Any = None, guest: bool = False
+    ) -> Hearth:
         """
         The hearth for this key. Those who come while it is being started wait for the same one.
 
-        A guest is one of a user who may be removed by the next task: it is kept as long as nobody else comes to the place.
+        A guest is one of a user who may be removed by the next task: it is kept as long as nobody else comes to the machine.
         """
         with self._lock:
             if self._closed:
                 raise NotStartedError("the run is over")
-            slot = self._slots.setdefault((place, key), _Slot(place, guest))
+            slot = self._slots.setdefault((place, key), _Slot(place, machine if guest else None))
             idle = self._too_many(place, slot)
         for one in idle:
-            one.close()
-        self.see_off_guests(place, slot)
+            one.retire()
+        self.see_off_guests(machine, slot)
         with slot.lock:
             if slot.hearth is not None and not slot.hearth.lost:
                 return slot.hearth
@@ -73,19 +75,20 @@ class Keep:
 
     @property
     def has_guests(self) -> bool:
-        return any(slot.guest and slot.hearth is not None for slot in list(self._slots.values()))
+        return any(slot.guest_at is not None and slot.hearth is not None for slot in list(self._slots.values()))
 
-    def see_off_guests(self, place: Hashable, wanted: Any = None) -> None:
+    def see_off_guests(self, machine: Any, wanted: Any = None) -> None:
         """Whoever comes now may remove a user, and one that has a process cannot be removed."""
         leaving: list[Hearth] = []
         with self._lock:
             for slot in self._slots.values():
                 hearth = slot.hearth
-                if slot.guest and slot.place == place and slot is not wanted and hearth is not None and not hearth.busy:
+                at_home = slot is wanted or slot.guest_at is None or slot.guest_at != machine
+                if not at_home and hearth is not None and not hearth.busy:
                     slot.hearth = None
                     leaving.append(hearth)
         for one in leaving:
-            one.send_home()
+            one.retire(and_wait=True)
 
     def _too_many(self, place: Hashable, wanted: _Slot) -> list[Hearth]:
         there = [slot for slot in self._slots.values() if slot.place == place and slot is not wanted]
@@ -104,10 +107,7 @@ class Keep:
             slots = [slot for slot in self._slots.values() if slot.hearth is hearth]
             for slot in slots:
                 slot.hearth = None
-        if not hearth.busy:
-            hearth.close()
-        else:
-            hearth.close_when_idle()
+        hearth.retire()
 
     def leave(self, place: Hashable) -> None:
         """meta: reset_connection: what is kept for this place is ended."""
@@ -130,9 +130,9 @@ class Keep:
 
 
 class _Slot:
-    def __init__(self, place: Hashable, guest: bool) -> None:
+    def __init__(self, place: Hashable, guest_at: Any) -> None:
         self.place = place
-        self.guest = guest
+        self.guest_at = guest_at
         self.lock = threading.Lock()
         self.hearth: Hearth | None = None
         self.failed = 0

@@ -62,23 +62,27 @@ class ProgramLine:
         self._thread.start()
 
     def _converse(self, text: bytes, become: Any, password: bytes | None, verdict: float, greeting: float) -> None:
-        said, ends, out = b"", list(self._ends), self._ends[0]
+        said, out = b"", self._ends[0]
+        watch = select.poll()
+        for fd in self._ends:
+            watch.register(fd, select.POLLIN)
         asked = become is not None and become.expect_prompt()
         sent = become is None
         deadline = time.monotonic() + (greeting if sent else verdict)
         if sent:
             self.send(text)
         while not self._hearth.ready.is_set():
-            ready, _, _ = select.select(ends, [], [], max(0.0, deadline - time.monotonic()))
+            ready = watch.poll(max(0.0, deadline - time.monotonic()) * 1000)
             if not ready:
                 raise NotStartedError("it said nothing in time")
-            chunk = os.read(ready[0], 1 << 16)
+            fd = ready[0][0]
+            chunk = os.read(fd, 1 << 16)
             if not chunk:
-                ends.remove(ready[0])
-                if out not in ends:
+                watch.unregister(fd)
+                if fd == out:
                     raise NotStartedError("it ended before it spoke")
             if sent:
-                if ready[0] == out:
+                if fd == out:
                     self._hearth.feed(chunk)
                 continue
             said += chunk
@@ -122,7 +126,7 @@ class ProgramLine:
         self._hearth.gone()
 
     def end_now(self) -> None:
-        """While it is being started: the one who waits for it was interrupted."""
+        """For who cannot wait: it is being started, or does not read what it is sent."""
         with contextlib.suppress(OSError):
             os.killpg(self._child.pid, signal.SIGKILL)
 

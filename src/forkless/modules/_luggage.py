@@ -39,42 +39,55 @@ class Luggage:
         self.hearth: Hearth | None = None
         self.made = False
         self.needed = False  # by a module that may write to it
-        self.carried: set[str] = set()
+        self._carried: set[str] = set()
+        self._executable: set[str] = set()
         self._connection = connection
         self._make, self._fix = make, fix  # Ansible's own ways: to make the folder, and to see to the modes
         self._files: dict[str, bytes] = {}
         connection._shell._forkless_luggage = self
         self.watch()
 
-    def holds(self, path: str) -> bool:
-        """Whether its mode needs no care: it is carried, or will be."""
-        if path == self.folder:
-            return self.hearth is not None or not self.made
-        return path in self._files or path in self.carried
+    def make_executable(self, paths: list[str]) -> bool:
+        """Whether this is all that is needed: they are not there yet, or there with that mode."""
+        ours = {self.folder} if self.hearth is not None or not self.made else set()
+        if not ours.union(self._files, self._carried & self._executable).issuperset(paths):
+            return False
+        self._executable.update(paths)
+        return True
 
     def has_room(self, size: int) -> bool:
         return size + sum(map(len, self._files.values())) <= MOST
 
     def pack(self, path: str, data: bytes) -> None:
         self._files[path] = data
+        self._executable.discard(path)
         self.watch()
 
     def order(self) -> dict[str, Any] | None:
         """What a hearth is to lay down before it runs the next module."""
         if not self._files and (self.made or not self.needed):
             return None
-        files = [(path, base64.b64encode(data).decode()) for path, data in self._files.items()]
+        files = [
+            (path, base64.b64encode(data).decode(), 0o700 if path in self._executable else 0o600)
+            for path, data in self._files.items()
+        ]
         return {"folder": self.folder, "make": not self.made, "files": files}
 
     def arrived(self, hearth: Hearth) -> None:
         self.made, self.hearth = True, hearth
-        self.carried.update(self._files)
+        self._carried.update(self._files)
         self._files.clear()
         self._unwatch()
 
     def unpack(self) -> None:
         """In Ansible's own way: for whoever cannot wait for the next order, and where no hearth takes one."""
         self._unwatch()
+        try:
+            self._unpack()
+        finally:
+            self.watch()  # over what is still here, if there was a failure
+
+    def _unpack(self) -> None:
         shell = self._connection._shell
         if not self.made:
             shell._generate_temp_dir_name = lambda: self.folder.rstrip("/").rpartition("/")[2]
@@ -83,14 +96,15 @@ class Luggage:
             finally:
                 del shell._generate_temp_dir_name
             self.made = True
-        files, self._files = self._files, {}
-        for path, data in files.items():
+        for path, data in self._files.items():
             with tempfile.NamedTemporaryFile(dir=sys.modules["ansible.constants"].DEFAULT_LOCAL_TMP) as file:
                 file.write(data)
                 file.flush()
                 self._connection.put_file(file.name, path)
-        if files:
-            self._fix([self.folder, *files])
+        fix = [path for path in (self.folder, *self._files) if path in self._executable]
+        self._files.clear()
+        if fix:
+            self._fix(fix)
 
     def drop(self) -> None:
         """It is not wanted any more."""

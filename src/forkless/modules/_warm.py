@@ -27,7 +27,7 @@ from forkless.modules._keep import KEEP
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-__all__ = ["OUR_SSH", "REACH", "SSH", "STAND_INS", "environ_of", "place_of", "wanted"]
+__all__ = ["OUR_SSH", "REACH", "SSH", "STAND_INS", "environ_of", "has_password", "place_of", "wanted"]
 
 # How the worker on this thread is reached when it must stop. An engine sets it.
 REACH: contextvars.ContextVar[Any] = contextvars.ContextVar("forkless.modules.reach", default=NOBODY)
@@ -166,7 +166,7 @@ def low_level_execute_command(original: Any, _site: str) -> Any:
         if not isinstance(in_data, _payload.Wrapped) or not getattr(self, "_forkless_warm", False):
             keep = KEEP.get()
             if keep is not None and keep.has_guests and type(self._connection).__module__ in _DOORS:
-                keep.see_off_guests(place_of(self._connection, self._play_context))
+                keep.see_off_guests(machine_of(self._connection, self._play_context))
             return original(self, cmd, sudoable, in_data, *args, **kwargs)
         connection = self._connection
         inner, environ = _without_environ(self, cmd, in_data.environ)
@@ -221,10 +221,11 @@ def _run(
     door = _DOORS[type(connection).__module__](action, command, become)
     luggage = _luggage.of(connection)
     lay = luggage.order() if luggage is not None else None
+    machine = machine_of(connection, action._play_context)
     guest = become is not None and (action.get_become_option("become_user") or "root") != "root"
     for attempt in (1, 2):
         try:
-            hearth = keep.get(door.place, door.key, lambda: door.open(text, reach), guest=guest)
+            hearth = keep.get(door.place, door.key, lambda: door.open(text, reach), machine=machine, guest=guest)
         except NotStartedError as err:
             raise _Cold(str(err)) from err
         try:
@@ -251,7 +252,8 @@ def _send_ahead(
     connection._connect()
     door = _DOORS[type(connection).__module__](action, command, None)
     try:
-        hearth = keep.get(door.place, door.key, lambda: door.open(text, reach))
+        machine = machine_of(connection, action._play_context)
+        hearth = keep.get(door.place, door.key, lambda: door.open(text, reach), machine=machine)
         with _laid_down(luggage, hearth):
             hearth.carry({"lay": luggage.order()}, reach=reach)
     except NotStartedError as err:
@@ -295,9 +297,22 @@ def place_of(connection: Any, play_context: Any) -> Hashable:
         return LOCAL
     if kind == OUR_SSH:
         return OUR_SSH, connection.settings
+    if has_password(connection, play_context):
+        return None  # to build the line opens a pipe for it; and nothing is kept there
     connection.host = connection.get_option("host") or play_context.remote_addr
     line = connection._build_command(connection.get_option("ssh_executable"), "ssh", connection.host, "")
     return SSH, tuple(line[:-1])
+
+
+def machine_of(connection: Any, play_context: Any) -> Any:
+    """Where users are added and removed, whoever is logged in."""
+    if type(connection).__module__ == LOCAL:
+        return LOCAL
+    return connection.get_option("host") or play_context.remote_addr
+
+
+def has_password(connection: Any, play_context: Any) -> bool:
+    return bool(connection.get_option("password") or play_context.password)
 
 
 class _LocalDoor:
@@ -372,14 +387,14 @@ class _SshDoor:
     def __init__(self, action: Any, command: str, become: Any) -> None:
         connection = action._connection
         self.name = connection.host = connection.get_option("host") or action._play_context.remote_addr
-        if connection.get_option("password") or action._play_context.password:
+        if has_password(connection, action._play_context):
             raise _Cold("a password for ssh is given to a program that asks for it each time")
         self.line = connection._build_command(connection.get_option("ssh_executable"), "ssh", self.name, command)
         self.become = become
         self.password = become.get_option("become_pass") if become is not None and become.expect_prompt() else None
         self.verdict = 2.0 + connection.get_option("timeout")  # as the plugin itself
         self.environ = dict(environ_of(SSH))
-        self.place = (SSH, tuple(self.line[:-1]))
+        self.place = (SSH, tuple(self.line[:-1]))  # as `place_of` says
         self.key = (command.replace(become._id, "") if become is not None else command, self.password)
 
     def open(self, text: bytes, reach: Any) -> Hearth:

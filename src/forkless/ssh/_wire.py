@@ -69,6 +69,9 @@ class Wire(Command):
             self._chan.write_eof()
             self._chan.close()
 
+    def end_now(self) -> None:
+        self.close()
+
     def close(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is gone, and all channels with it
             self._loop.call_soon_threadsafe(self.hang_up)

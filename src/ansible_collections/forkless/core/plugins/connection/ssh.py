@@ -356,7 +356,8 @@ class Connection(ConnectionBase):
     @property
     def settings(self):
         """Who it is connected to, and as whom: the same for all who share a connection."""
-        return self._hold().settings
+        with as_ansible_says_it():
+            return self._hold().settings
 
     def put_file(self, in_path, out_path):
         super().put_file(in_path, out_path)
