@@ -329,7 +329,10 @@ class _LocalDoor:
         self.shell = constants.DEFAULT_EXECUTABLE.split()[0] if constants.DEFAULT_EXECUTABLE else None
         self.password = become.get_option("become_pass") if become is not None and become.expect_prompt() else None
         # Ansible's own patience: what takes longer is run in its own way, which has the words for it.
-        self.verdict = float(getattr(connection, "_become_success_timeout", None) or action._play_context.timeout)
+        limit = getattr(connection, "_become_success_timeout", None)
+        if limit is None:  # up to 2.18, where it is for an answer to a password
+            limit = PATIENCE if self.password is None else action._play_context.timeout
+        self.verdict = float(limit)
         same = command.replace(become._id, "") if become is not None else command
         self.key = (same, self.password, self.shell, self.cwd, tuple(sorted(self.environ.items())))
 
