@@ -24,11 +24,8 @@ __all__ = ["STAND_INS"]
 
 ACTION = "ansible.plugins.action:ActionBase"
 ALL = ("2.18", "2.19", "2.20", "2.21")
-_CONTENT = (
-    "stat",
-    "file",
-    "slurp",
-)  # do without a folder; `copy` and `template` ask the first two before they know of anything to send
+# These never write to a folder for temporary files. `copy` and `template` ask the first two before they know of anything to send.
+_WRITE_NOWHERE = ("stat", "file", "slurp")
 
 
 def _ours(action: Any) -> bool:
@@ -147,7 +144,7 @@ def update_module_args(original: Any, _site: str) -> Any:
         luggage = _luggage.of(self._connection)
         if luggage is not None and not luggage.made:
             named = any(luggage.folder in str(value) for key, value in module_args.items() if key[:1] != "_")
-            luggage.needed = named or str(module_name).rpartition(".")[2] not in _CONTENT
+            luggage.needed = named or str(module_name).rpartition(".")[2] not in _WRITE_NOWHERE
             if luggage.order() is None:
                 module_args["_ansible_tmpdir"] = None
         return result
