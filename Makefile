@@ -5,12 +5,16 @@ VENV   := .venv
 # A tree that may not write bytecode compiles ansible-core anew in every child: the tests would take twice as long.
 unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
+# From 3.12 on Python tells which lines run at a cost of some 8 %; before that it costs 60 %, and `make coverage` does it.
+COVER   = $(shell $(BIN)/python -c "import sys; print('--cov --cov-report=' if sys.version_info >= (3, 12) else '')")
+REPORT  = $(BIN)/coverage report --sort=-miss | sed -n '1,22p;$$p'
+export COVERAGE_CORE ?= $(if $(COVER),sysmon,ctrace)
 # pip trusts the system's certificates, uv its own: behind a proxy with a certificate of the house, uv would find no package.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /etc/pki/tls/certs/ca-bundle.crt),)
 export UV_SYSTEM_CERTS ?= 1
 endif
 
-.PHONY: help demo test lint docs bench matrix upstream upstream-fast upstream-mp upstream-runner soak faults collection clean
+.PHONY: help demo test coverage lint docs dist changelog bench matrix upstream upstream-fast upstream-collections upstream-tools upstream-mp upstream-runner network soak faults collection clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -30,16 +34,32 @@ test: $(VENV)/.ready lint  ## run all the tests
 	@echo "preparing what the tests need ..."
 	@$(BIN)/python tests/prepare.py
 	@echo "testing, two at a time ..."
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone'
+	@mkdir -p .cache/coverage
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone' $(COVER)
 	@echo "testing what needs the machine for itself ..."
-	@$(BIN)/python -m pytest -q -m alone
+	@$(BIN)/python -m pytest -q -m alone $(COVER) $(if $(COVER),--cov-append)
+	@$(if $(COVER),echo "lines that the tests reached; the files with most that they did not:" && $(REPORT),echo "coverage: from Python 3.12 on, or with make coverage")
 	@echo "testing the other Pythons and ansible-cores ..."
 	@$(BIN)/nox -s matrix
+
+coverage: $(VENV)/.ready  ## which lines the tests reach, on any Python (slower on 3.11)
+	@$(BIN)/python tests/prepare.py
+	@mkdir -p .cache/coverage
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone' --cov --cov-report=
+	@$(REPORT)
 
 lint: $(VENV)/.ready
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
+
+dist: $(VENV)/.ready  ## build the wheel and the sdist into dist/
+	@rm -rf dist
+	@$(BIN)/uv build --quiet
+	@ls dist
+
+changelog: $(VENV)/.ready  ## collect changelog.d into CHANGELOG.md, for a release
+	@$(BIN)/towncrier build --yes
 
 docs: $(VENV)/.ready  ## build the pages into .cache/site; warnings and dead links are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -54,6 +74,12 @@ upstream: $(VENV)/.ready  ## ansible-core's own integration targets: all that pa
 upstream-fast: $(VENV)/.ready  ## the quick ones of them (minutes)
 	@$(BIN)/python tests/upstream/core_targets.py fast
 
+upstream-collections: $(VENV)/.ready  ## integration targets of collections, on stock and on forkless (as root, half an hour)
+	@$(BIN)/python tests/upstream/collection_targets.py $(COLLECTIONS) $(if $(TARGETS),--targets $(TARGETS))
+
+upstream-tools: $(VENV)/.ready  ## Molecule, ansible-navigator, ansible-runner and others, with stock's command and with the shim (half an hour)
+	@$(BIN)/python tests/upstream/tools.py $(TOOLS)
+
 upstream-mp: $(VENV)/.ready  ## CPython's own multiprocessing suite, on every Python and start method (an hour)
 	@$(BIN)/python tests/upstream/cpython_suite.py
 
@@ -65,8 +91,13 @@ soak: $(VENV)/.ready  ## thousands of spawns, hundreds of runs, under a load bui
 	@$(BIN)/python tests/soak_runs.py
 	@$(BIN)/python tests/soak_asyncio.py
 
-faults: $(VENV)/.ready  ## controllers killed at every step, 20 rounds each
-	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py
+network: $(VENV)/.ready  ## one playbook on devices by stock and by forkless, at length and at each verbosity; all that is printed is compared
+	@$(BIN)/python tests/prepare.py
+	@FORKLESS_NETWORK=1 $(BIN)/python -m pytest -q -n 2 tests/engines/threads/network
+
+faults: $(VENV)/.ready  ## controllers killed at every step and event, 20 rounds each; full disks, 500 jobs, all scenarios over ssh
+	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py tests/jobs/test_job_environments.py tests/jobs/test_job_scenarios.py
+	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/queue
 
 collection: $(VENV)/.ready  ## what Ansible's own tools say about the collection
 	@$(BIN)/python tests/check_collection.py

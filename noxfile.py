@@ -6,68 +6,135 @@ from __future__ import annotations
 import functools
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
 
 import nox
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "src"))
+from forkless.core import versions  # of this tree, whatever is installed
+
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_existing_virtualenvs = True
-
-PYTHONS = ("3.11", "3.12", "3.13")
-CORES = ("2.18", "2.19", "2.20", "2.21")
-# ansible-core 2.20 and 2.21 want Python 3.12.
-PAIRS = [(python, core) for python in PYTHONS for core in CORES if python != "3.11" or core in CORES[:2]]
-# Every Python and every ansible-core once, beside the pair that `make test` runs everything on.
-FEW = (("3.11", "2.18"), ("3.12", "2.20"), ("3.13", "2.21"))
-
 
 # The one that was installed beside nox; it need not be on PATH.
 UV = shutil.which("uv", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")) or "uv"
 
 
 @functools.cache
-def interpreter(version: str) -> str | None:
-    """A Python of that version, on PATH, among pyenv's or beside our own, that really starts."""
+def interpreters(version: str) -> dict[str, str]:
+    """The Pythons of that minor that really start, on PATH, among pyenv's or beside our own: full version and path, oldest first."""
     # Where pyenv is known, or where the Python that we run on has its siblings.
     pyenv = os.path.join(os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv")), "versions")
     homes = (pyenv, os.path.dirname(sys.base_prefix))
     beside = [path for home in homes for path in sorted(glob.glob(f"{home}/{version}.*/bin/python"))]
-    found = [sys.executable, shutil.which(f"python{version}"), *beside]
-    for path in filter(None, found):
-        ask = [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    on_path = [
+        os.path.join(folder, f"python{version}") for folder in os.environ.get("PATH", os.defpath).split(os.pathsep)
+    ]
+    found: dict[str, str] = {}
+    for path in [sys.executable, *filter(os.path.exists, on_path), *beside]:
+        ask = [path, "-c", "import platform; print(platform.python_version())"]
         answer = subprocess.run(ask, capture_output=True, text=True, check=False)
-        if answer.returncode == 0 and answer.stdout.strip() == version:
-            return path
-    return None
+        full = answer.stdout.strip()
+        if answer.returncode == 0 and full.startswith(f"{version}."):
+            found.setdefault(full, path)
+    return dict(sorted(found.items(), key=lambda one: [int(part) for part in re.findall(r"\d+", one[0])]))
 
 
-def _pair(session: nox.Session, python: str, core: str, *tests: str) -> None:
-    path = interpreter(python)
-    if path is None:
-        print(f"not tested here: Python {python} with ansible-core {core} (no Python {python} on this machine)")
-        return
-    venv = os.path.join(session.create_tmp(), f"py{python}-core{core}")
+def interpreter(version: str) -> str | None:
+    return next(iter(interpreters(version).values()), None)
+
+
+def oldest_and_newest(version: str) -> list[tuple[str, str]]:
+    found = list(interpreters(version).items())
+    return found if len(found) < 2 else [found[0], found[-1]]
+
+
+def releases(core: versions.Core) -> list[str]:
+    """What pip is asked for: the oldest patch release, and the newest that there is now. Before its first release a minor has only one."""
+    newest = f"~={core.minor}.0" if core.newest.replace(".", "").isdigit() else f"=={core.newest}"
+    return [newest] if core.oldest == core.newest else [f"=={core.oldest}", newest]
+
+
+def _pair(session: nox.Session, python: tuple[str, str], core: str, *tests: str) -> None:
+    full, path = python
+    venv = os.path.join(session.create_tmp(), f"py{full}-core{core.strip('=~')}{'+' if core.startswith('~') else ''}")
     ready = os.path.join(venv, ".ready")
     if not os.path.exists(ready):
         session.run(UV, "venv", "--quiet", "--clear", "--seed", "--python", path, venv, external=True)
         install = [UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python"]
-        session.run(*install, "-e", ".[dev]", f"ansible-core~={core}.0", external=True)
+        session.run(*install, "-e", ".[dev]", f"ansible-core{core}", external=True)
         open(ready, "w").close()
-    print(f"-- Python {python}, ansible-core {core}", flush=True)
+    print(f"-- Python {full}, ansible-core{core}", flush=True)
     session.run(f"{venv}/bin/python", "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", *tests, external=True)
+
+
+def marked() -> list[str]:
+    """The files with tests for the matrix: reading all the others takes longer than these tests on a quiet machine."""
+    found = []
+    for folder, _, names in os.walk("tests"):
+        for name in names:
+            path = os.path.join(folder, name)
+            if name.startswith("test_") and name.endswith(".py") and "/." not in path:
+                with open(path, encoding="utf-8") as file:
+                    if "pytest.mark.matrix" in file.read():
+                        found.append(path)
+    return sorted(found)
+
+
+def _not_here(python: str, core: str) -> None:
+    print(f"not tested here: Python {python} with ansible-core {core} (no Python {python} on this machine)")
 
 
 @nox.session(python=False)
 def matrix(session: nox.Session) -> None:
-    """What depends on the versions, on every Python and every ansible-core."""
-    for pair in FEW:
-        _pair(session, *pair, "-m", "matrix")
+    """What depends on the versions: on every ansible-core, more of it on the oldest and the newest, and on the newest Python that is here."""
+    cores = {core.minor: core for core in versions.CORES}
+    for python, minor in versions.SHORT_MATRIX:
+        here = python
+        if python == versions.PYTHONS[-1] and not interpreters(python):
+            here = versions.PYTHONS[-2]  # the one before it is new as well
+        found = oldest_and_newest(here)
+        if found:
+            at_an_end = minor in (versions.KNOWN[0], versions.KNOWN[-1])
+            tests = "matrix or matrix_ends" if at_an_end else "matrix"
+            _pair(session, found[-1], releases(cores[minor])[-1], "-m", tests, *marked())
+        else:
+            _not_here(python, minor)
 
 
 @nox.session(python=False)
 def full(session: nox.Session) -> None:
-    """Everything on every pair."""
-    for pair in PAIRS:
-        _pair(session, *pair, "-m", "not alone")
+    """Everything on every pair, with the oldest and the newest patch release of each ansible-core and of each Python."""
+    for core in versions.CORES:
+        for python in core.pythons:
+            found = oldest_and_newest(python)
+            if not found:
+                _not_here(python, core.minor)
+            for release in releases(core):
+                for one in found:
+                    _pair(session, one, release, "-m", "not alone")
+
+
+@nox.session(python=False)
+def fingerprints(session: nox.Session) -> None:
+    """src/forkless/patching/fingerprints.json anew, from every tested release: after a seam was added, moved or removed."""
+    script = (
+        "import sys; from forkless.engines.threads import importing; from forkless.engines.threads.patches import table; "
+        "from forkless.patching import seams; importing.import_ansible(ours=False); "
+        "seams.write_fingerprints(sys.argv[1], table.SEAMS, anew=sys.argv[2] == seams.version())"
+    )
+    path = os.path.join("src", "forkless", "patching", "fingerprints.json")
+    for core in versions.CORES:
+        python = next(filter(None, map(interpreter, core.pythons)), None)
+        if python is None:
+            session.error(f"ansible-core {core.minor} needs Python {' or '.join(core.pythons)}; its fingerprints stay")
+        venv = os.path.join(session.create_tmp(), f"fingerprints-{core.minor}")
+        session.run(UV, "venv", "--quiet", "--clear", "--python", python, venv, external=True)
+        for release in dict.fromkeys((core.oldest, core.newest)):
+            install = [UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python"]
+            session.run(*install, "-e", ".", f"ansible-core=={release}", external=True)
+            environ = {"FORKLESS_ALLOW_UNKNOWN": "1"}
+            session.run(f"{venv}/bin/python", "-c", script, path, core.oldest, env=environ, external=True)

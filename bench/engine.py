@@ -67,7 +67,7 @@ for _ in range(int(sys.argv[1])):
 """
 
 
-def scene(folder: str, play: str, hosts: int, forks: int) -> list[str]:
+def run_context(folder: str, play: str, hosts: int, forks: int) -> list[str]:
     """Write the play and its inventory; returns the arguments."""
     there = pathlib.Path(folder)
     (there / "play.yml").write_text(play)
@@ -79,7 +79,7 @@ def scene(folder: str, play: str, hosts: int, forks: int) -> list[str]:
 
 def _plays(row: Row, rounds: int, play: str, hosts: int, forks: int) -> Row:
     with tempfile.TemporaryDirectory() as folder:
-        arguments = scene(folder, play, hosts, forks)
+        arguments = run_context(folder, play, hosts, forks)
         for _ in range(rounds):
             for who in _contenders.contenders():
                 wall, cpu = _contenders.measured(who, arguments, folder)
@@ -102,7 +102,7 @@ def many_tasks(rounds: int) -> Row:
 def warm_run(rounds: int) -> Row:
     row = Row("warm-run", "second run of one debug task, against a cold ansible-playbook", goals={"stock": 30.0})
     with tempfile.TemporaryDirectory() as folder:
-        arguments = scene(folder, ONE, 1, 5)
+        arguments = run_context(folder, ONE, 1, 5)
         stock = _contenders.contenders()[0]
         line = [sys.executable, "-c", WARM, "1"]
         for _ in range(rounds):
@@ -122,7 +122,7 @@ def memory(rounds: int) -> Row:
     title = "peak memory of controller and workers, 200 hosts, 50 workers at work at once"
     row = Row("memory", title, unit="MB", goals={"stock": 3.0, "Mitogen": 1.0})
     with tempfile.TemporaryDirectory() as folder:
-        arguments = scene(folder, f"{CONTROLLER}    - linger:\n", 200, 50)
+        arguments = run_context(folder, f"{CONTROLLER}    - linger:\n", 200, 50)
         plugins = pathlib.Path(folder) / "action_plugins"
         plugins.mkdir()
         (plugins / "linger.py").write_text(LINGER)
@@ -145,9 +145,9 @@ def growth(rounds: int) -> Row:
     ours = _contenders.contenders()[-1]
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
-            idle = _contenders.measured(ours, scene(folder, ONE, 1, 10), folder)
+            idle = _contenders.measured(ours, run_context(folder, ONE, 1, 10), folder)
             for hosts in GROWTH:
-                figures = _contenders.measured(ours, scene(folder, CONTROLLER, hosts, 10), folder)
+                figures = _contenders.measured(ours, run_context(folder, CONTROLLER, hosts, 10), folder)
                 for measure, figure, start in zip(("wall", "cpu"), figures, idle, strict=True):
                     row.add(measure, f"{hosts} hosts", (figure - start) / (hosts * 8) * 1000)
     return row

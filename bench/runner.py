@@ -25,8 +25,8 @@ import time
 from typing import TYPE_CHECKING
 
 import forkless
-from forkless.engines._tree import Tree
-from forkless.engines.runner import RunnerEngine
+from forkless.core.process_tree import ProcessTree
+from forkless.engines.runner.engine import RunnerEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +148,7 @@ def memory(folder: str, at_once: int, engine: object) -> dict[str, float]:
         time.sleep(0.1)
     started = time.perf_counter() - began
     ours = (_pss(os.getpid()) - mine) / at_once
-    children = sum(_pss(pid) for pid in Tree(os.getpid()).alive()) / at_once
+    children = sum(_pss(pid) for pid in ProcessTree(os.getpid()).alive()) / at_once
     told = {"own": ours / 1e6, "children": children / 1e6, "threads": (threading.active_count() - threads) / at_once}
     for run in runs:
         run.cancel()

@@ -142,7 +142,7 @@ def bench_transport(up: object, count: int) -> None:
 
     target = up.hosts[0]  # type: ignore[attr-defined]
     args = f"-F none -o UserKnownHostsFile={up.known_hosts} {KEX}"  # type: ignore[attr-defined]
-    wish = ssh.Wish(host=target.address, port=target.port, user=target.user, key_file=up.key, common_args=args)  # type: ignore[attr-defined]
+    wish = ssh.SshOptions(host=target.address, port=target.port, user=target.user, key_file=up.key, common_args=args)  # type: ignore[attr-defined]
     control = f"-o ControlPath={up.folder}/bench-%C"  # type: ignore[attr-defined]
     binary = [
         "ssh",

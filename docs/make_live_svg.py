@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.text import Text
 
 import forkless
-from forkless.cli._panel import Panel
-from forkless.cli._plan import Plan
-from forkless.cli._timeline import Timeline
+from forkless.cli.view.panel import Panel
+from forkless.cli.view.plan import Plan
+from forkless.cli.view.timeline import Timeline
 
 OUT = pathlib.Path(__file__).parent / "img" / "live.svg"
 WIDTH = 100

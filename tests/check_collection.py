@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-The collection as Ansible's own tools see it: antsibull-changelog lint, ansible-lint (production profile), and on every
-ansible-core ansible-galaxy build and ansible-test sanity. Too slow for every run of the tests; `make collection` runs it.
+Checks the collection with Ansible's own tools: antsibull-changelog lint, ansible-lint (production profile), and on every
+ansible-core ansible-galaxy build and ansible-test sanity. `make collection` runs it; it is too slow for `make test`.
 
-    python tests/check_collection.py [2.18 ...]    only these ansible-cores
+    python tests/check_collection.py [2.18 ...]    only these minors of ansible-core
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from collections.abc import Mapping
 HERE = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(HERE))
 
-import noxfile  # noqa: E402  # which Pythons there are is said there
+import noxfile  # noqa: E402  # it finds the Pythons of this machine
+
+from forkless.core import versions  # noqa: E402
 
 TOOLS = pathlib.Path(os.environ.get("FORKLESS_COLLECTION_TOOLS") or HERE / ".cache" / "collection-tools")
-CORES = ("2.18", "2.19", "2.20", "2.21")
+CORES = versions.KNOWN
 LINTERS = ["ansible-lint>=26", "antsibull-changelog>=0.30"]
 
-# ansible-test fetches this one file from the network; pip itself can put pip in place. ensurepip takes pip's settings out
-# of the environment, points its configuration at nothing, and leaves it so: who is behind a proxy gets no further.
+# Replaces get-pip.py, the only file that ansible-test would download. ensurepip removes pip's settings from the environment
+# and disables its configuration file, so the script restores the environment: otherwise pip fails behind a proxy.
 GET_PIP = """
 import ensurepip, os, subprocess, sys
 before = dict(os.environ)
@@ -36,7 +38,7 @@ os.environ.update(before)
 wanted = [word for word in sys.argv[1:] if word not in ("--no-setuptools", "--no-wheel")]
 sys.exit(subprocess.call([sys.executable, "-m", "pip", "install", *wanted]))
 """
-# Which pip that is differs from one ansible-core to the next.
+# The version of pip differs between the minors of ansible-core.
 PIPS = ("24_2", "25_2")
 BUILD = ("ansible-galaxy", "collection", "build", "--force", "--output-path")
 SANITY = ("ansible-test", "sanity", "--color", "no", "--python")
@@ -44,9 +46,9 @@ LINT = ("ansible-lint", "--offline", "--profile", "production", "--exclude", "ch
 
 
 def python_for(core: str) -> tuple[str, str]:
-    """Our own Python where that ansible-core runs on it, or else a newer one of this machine; its version with it."""
+    """This Python if that ansible-core supports it, otherwise a newer one of this machine; its path and version."""
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
-    fitting = [python for python, minor in noxfile.PAIRS if minor == core]
+    fitting = [python for python, minor in versions.PAIRS if minor == core]
     for version in [ours] * (ours in fitting) + fitting[::-1]:
         path = noxfile.interpreter(version)
         if path is not None:
@@ -57,7 +59,7 @@ def python_for(core: str) -> tuple[str, str]:
 
 
 def tools(core: str) -> pathlib.Path:
-    """The programs of one ansible-core; the newest has the linters beside them, which are the same for all."""
+    """The folder with the programs of one ansible-core. That of the newest also has the linters, which serve all."""
     binaries = TOOLS / core / "bin"
     wanted = [f"ansible-core~={core}.0", *(LINTERS if core == CORES[-1] else [])]
     ready = TOOLS / core / "ready"
@@ -70,9 +72,8 @@ def tools(core: str) -> pathlib.Path:
 
 def pip_settings(environ: Mapping[str, str]) -> str:
     """
-    What the environment tells pip, as a configuration file: ansible-test passes no variables on to the pip that it calls.
-
-    Who is behind a proxy has named its certificates, for pip or for all.
+    pip's settings from the environment, as a configuration file: ansible-test passes no variables on to the pip that it
+    calls. Behind a proxy these settings name the certificates, for pip or for all programs.
     """
     named = [environ[name] for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE") if environ.get(name)]
     settings = {"cert": named[0]} if named else {}
@@ -83,7 +84,7 @@ def pip_settings(environ: Mapping[str, str]) -> str:
 
 
 def check(core: str, root: str) -> list[str]:
-    """Run everything of one ansible-core; what failed, in words."""
+    """Run all checks with one ansible-core; a description of each check that failed."""
     binaries, home = tools(core), TOOLS / f"home-{core}"
     cache = home / ".ansible" / "test" / "cache"
     cache.mkdir(parents=True, exist_ok=True)
@@ -93,7 +94,7 @@ def check(core: str, root: str) -> list[str]:
         (cache / f"get_pip_{pip}.py").write_text(GET_PIP)
     folder = f"{root}/ansible_collections/forkless/core"
     environ = {"HOME": str(home), "PATH": f"{binaries}:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
-    # ansible-lint must find the collection; ansible-test brings its own ways, and other people's paths confuse it.
+    # ansible-lint needs this path to find the collection. ansible-test sets its own paths, and fails with others.
     found = environ | {"ANSIBLE_COLLECTIONS_PATH": root, "PYTHONPATH": str(HERE / "src")}
     steps: list[tuple[tuple[str, ...], dict[str, str]]] = [
         ((*BUILD, root), found),
@@ -111,7 +112,7 @@ def check(core: str, root: str) -> list[str]:
 
 def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as root:
-        # A repository of its own, as ansible-test wants it.
+        # ansible-test requires a git repository.
         shutil.copytree(
             HERE / "src/ansible_collections",
             f"{root}/ansible_collections",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Two guards around every test: nothing forks in our process, and nothing is left behind."""
+"""Two guards around every test: the test process is not forked, and the test leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -9,21 +9,37 @@ import pytest
 
 import guards
 
-# The background job of a shell starts with SIGINT ignored, and so would every program that a test starts and interrupts.
+# A shell starts a background job with SIGINT and SIGQUIT ignored, nohup ignores SIGHUP, and programs that tests start inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# And one under nohup with SIGHUP ignored.
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 pytest_plugins = ["pytester"]
 
 _forks = guards.ForkWatch()
+guards.mark_what_is_started()
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("interrupts"):
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_outlives_the_tests():
+    """Fails the last test, and ends the program, if a program that any test has started still runs, whatever its parent is."""
+    yield
+    left = guards.end_what_is_left()
+    if left:
+        pytest.fail("leak guard: processes that outlived the tests: " + "; ".join(left), pytrace=False)
 
 
 @pytest.fixture(autouse=True)
 def fork_guard(request):
-    """Fails a test in which os.fork or os.forkpty fires here; starting programs needs the mark `spawns`."""
+    """Fails a test that calls os.fork or os.forkpty in this process, or starts a program without the mark `spawns`."""
     _forks.clear()
     yield
     forbidden = _forks.seen(guards.FORKS)

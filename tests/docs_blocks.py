@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-The code blocks of a page, and how they are run: in order, in an empty folder, as the reader would.
+The code blocks of a page, and how they are run: in order, in an empty folder, as a reader would run them.
 
-    ```yaml title="site.yml"     a file of that name is written; another block has to name it
-    ```python                    run; the blocks of a page share their names, and may await
-    ```python title="app.py"     a file
-    ```bash                      run by bash, and must not fail
-    ```console                   lines after "$ " are run; what is shown below them has to be in what they print
-    ```text                      not code: something to look at
+    ```yaml title="site.yml"     is written to a file of that name; another block has to name the file
+    ```python                    is executed; the blocks of a page share their variables, and may use await
+    ```python title="app.py"     is written to a file
+    ```bash                      is executed by bash, and must succeed
+    ```console                   lines after "$ " are executed; the lines below them must be in the output
+    ```text                      is not executed
 
-A comment on the line before a block says more:
+A comment on the line before a block changes this:
 
-    <!-- not run: REASON -->     counted, and printed by the test
-    <!-- exits: 2 -->            the last command of the block ends so
-    <!-- free port: 8000 -->     anywhere on the page: stands for a port that is free
+    <!-- not run: REASON -->     the block is not executed; the test counts such blocks and prints the reason
+    <!-- exits: 2 -->            the exit code of the last command of the block
+    <!-- free port: 8000 -->     anywhere on the page: 8000 is replaced by a free port
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ FENCE = re.compile(
 )
 RUN = ("python", "bash", "console")
 FILES = ("yaml", "ini", "toml", "json", "python")
-# How long one block may take; a limit against hanging, not a measurement.
+# The most seconds for one block. The limit is only for hangs, and generous for slow machines.
 PATIENCE = 150.0
 
-# Reads code from its own standard input, block by block, and answers on descriptor 3 how each ended.
+# A program that reads blocks of code from stdin, executes each, and writes its error, if any, to the descriptor in argv[1].
 READER = """
 import ast, asyncio, inspect, json, os, sys, traceback
 names = {"__name__": "__main__"}
@@ -77,7 +77,7 @@ class Block:
 
     @property
     def reason(self):
-        """Why it is not run, or nothing."""
+        """The reason why the block is not run; "" if it is run."""
         return self.mark.removeprefix("not run: ") if self.mark.startswith("not run: ") else ""
 
 
@@ -110,7 +110,7 @@ def free_port(text):
 
 
 def commands(block):
-    """The commands of a console block, each with what is shown of its output."""
+    """The commands of a console block, each with the lines of output that the page shows."""
     found = []
     for line in block.text.splitlines():
         if line.startswith("$ "):
@@ -123,21 +123,21 @@ def commands(block):
 
 
 def loosely(line):
-    """What stays of a line from run to run: numbers, times and widths do not."""
+    """A line without the parts that differ between runs: numbers, folders and widths."""
     line = re.sub(r"\x1b\[[0-9;]*m", "", line)
     line = re.sub(r"(/[\w.@%+-]+)+/", "/", line)
     return re.sub(r"\s+", " ", re.sub(r"\*+", "*", re.sub(r"\d+", "0", line))).strip()
 
 
 def missing(shown, printed):
-    """The lines that the page shows and the command did not print. Lines of three dots stand for anything; order is free."""
+    """The lines that the page shows and the command did not print, in any order. A line of three dots matches anything."""
     there = collections.Counter(loosely(line) for line in printed.splitlines())
     wanted = collections.Counter(loosely(line) for line in shown if line.strip() and not line.startswith("..."))
     return list((wanted - there).elements())
 
 
 class Session:
-    """One reader of one page: a folder, a shell, a Python."""
+    """Runs the blocks of one page, with one folder, one shell environment and one Python process."""
 
     def __init__(self, folder, env):
         self.folder = folder
@@ -175,7 +175,7 @@ class Session:
             assert not lost, f"{block}: {command!r} did not print {lost!r}, but\n{printed}"
 
     def _shell(self, text):
-        """Run it where the last one left us. Output goes to a file: what it leaves in the background may hold it open."""
+        """Run it in the folder where the last command ended. The output is a file, as background programs may keep it open."""
         self._count += 1
         place = self.folder.parent / f"pwd-{self._count}"
         log = self.folder.parent / f"out-{self._count}"
@@ -244,11 +244,11 @@ class Session:
             os.kill(pid, signal.SIGKILL)
 
     def _left(self):
-        """Jobs outlive their play: that is what they are for. They are known by the reader's home in their environment."""
+        """Processes of jobs that outlived their play, found by this session's HOME in their environment."""
         mark = f"HOME={self.env['HOME']}\0".encode()
         for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
             try:
                 if mark in path.read_bytes() + b"\0":
                     yield int(path.parent.name)
-            except OSError:  # ended meanwhile, or another user's
+            except OSError:  # the process has ended, or belongs to another user
                 continue

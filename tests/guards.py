@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the two guards in conftest.py look at."""
+"""What the two guards in conftest.py check."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -17,11 +18,11 @@ from dataclasses import dataclass
 FORKS = ("os.fork", "os.forkpty")
 SPAWNS = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "pty.spawn")
 
-# How long something that is on its way out (a thread after its last statement, a child being reaped) may take.
-# Not a measurement: a clean test passes at once, however slow the machine.
+# The most seconds that something may take to end (a thread after its last statement, a child that is being reaped).
+# A clean test does not wait, so a slow machine does not make it fail.
 GRACE = 5.0
 
-# Names that this project, or one that it stands in for, is known to replace.
+# Names that this project, or a project that it replaces, is known to patch.
 WATCHED = (
     "builtins:open",
     "?concurrent.futures.process:os",
@@ -45,7 +46,7 @@ WATCHED = (
     "threading:Thread.start",
     "threading:current_thread",
     "time:sleep",
-    # looked at only where the test, or one before it, has imported them
+    # checked only if this test, or an earlier one, has imported them
     "?_multiprocessing:SemLock",
     "?ansible.context:CLIARGS",
     "?ansible.executor.process.worker:WorkerProcess",
@@ -64,7 +65,7 @@ WATCHED = (
 
 
 class ForkWatch:
-    """An audit hook cannot be taken out again, so there is one, and it only writes down."""
+    """Records forks and program starts. An audit hook cannot be removed, so there is one hook for all tests."""
 
     def __init__(self) -> None:
         self._log: list[tuple[str, str]] = []
@@ -90,7 +91,7 @@ def _descriptors() -> dict[int, str]:
     for name in os.listdir("/proc/self/fd"):
         try:
             found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-        except OSError:  # the one that lists the folder
+        except OSError:  # the descriptor with which the folder was listed
             continue
     return found
 
@@ -100,8 +101,40 @@ def _children() -> set[int]:
     for task in pathlib.Path("/proc/self/task").iterdir():
         try:
             found.update(map(int, (task / "children").read_text().split()))
-        except OSError:  # the thread ended meanwhile
+        except OSError:  # the thread has ended
             continue
+    return found
+
+
+# A variable in the environment of every program that tests start, unless a test gives the program a new environment.
+MARK = "FORKLESS_TESTS"
+
+
+def mark_what_is_started() -> None:
+    os.environ[MARK] = f"{os.getpid()}.{time.time_ns()}"
+
+
+def end_what_is_left() -> list[str]:
+    """Kills programs with the mark of this process that still run after the grace time; returns their command lines."""
+    deadline = time.monotonic() + GRACE
+    while (left := _marked()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return [f"{pid}: {words}" for pid, words in left.items()]
+
+
+def _marked() -> dict[int, str]:
+    mark = f"{MARK}={os.environ.get(MARK)}\0".encode()
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = (
+                        (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    )
     return found
 
 
@@ -122,10 +155,12 @@ def _resolve(site: str) -> object:
 
 
 def _identity(site: str) -> tuple[object, object]:
-    """Of which module object, and which thing. A module that was imported anew has new things, and nothing was patched."""
+    """The module object and the object at a site. If the module was imported again, a new object is not a patch."""
     thing = _resolve(site)
     module = sys.modules.get(site.lstrip("?").partition(":")[0])
-    return id(module), dict(thing) if isinstance(thing, dict) else id(thing)
+    # A function can be patched by replacing its code; the object stays the same.
+    code = getattr(thing, "__code__", None)
+    return id(module), dict(thing) if isinstance(thing, dict) else (id(thing), code)
 
 
 @dataclass
@@ -158,13 +193,13 @@ class Belongings:
             left = [f"{what}: {text}" for what, text in self._differences() if what not in excused]
             if not left or time.monotonic() > deadline:
                 return left
-            # Only now: a cycle that holds nothing open is nobody's leak, and collecting after every test took a third of the time.
+            # Only after a first check failed: a collection after every test took a third of the time of all tests.
             gc.collect()
             time.sleep(0.02)
 
     def _differences(self) -> list[tuple[str, str]]:
         new = Belongings.now()
-        # pytest sets this one itself, and changes it while a test runs.
+        # pytest sets this variable, and changes it during a test.
         for environ in (self.environ, new.environ):
             environ.pop("PYTEST_CURRENT_TEST", None)
         out: list[tuple[str, str]] = []

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Gets what the tests need and Python packages cannot bring: programs of the system, and real servers.
+Installs what the tests need besides Python packages: system programs and real servers.
 
-Run by `make test`. What is there already is left alone; what cannot be had is named in one line, and the tests that need it say so.
+`make test` runs it. It does not change what is already installed. It names what cannot be installed in one line, and the tests
+that need it say so.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -15,7 +18,7 @@ import sys
 import prepare_collections
 import prepare_jobs
 
-# What the tests start, and the Debian package that has it.
+# The programs that tests start, and the Debian package of each.
 PROGRAMS = {
     "sshd": "openssh-server",
     "ssh": "openssh-client",
@@ -50,6 +53,15 @@ def install(packages: list[str]) -> None:
 
 
 def main() -> int:
+    """Holds a lock in the checkout: two `make test` may start at the same moment."""
+    cache = pathlib.Path(__file__).resolve().parent.parent / ".cache"
+    cache.mkdir(exist_ok=True)
+    with (cache / "prepare.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return prepare()
+
+
+def prepare() -> int:
     wanted = missing()
     if wanted:
         print(f"installing {', '.join(sorted(set(wanted.values())))} ...", flush=True)

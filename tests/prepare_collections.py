@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Two real collections for the tests, community.general and ansible.utils, out of the package `ansible` on PyPI.
+Extracts real collections for the tests from the package `ansible` on PyPI: community.general, ansible.utils, and those for network devices.
 
-Only the two folders are kept; the package has a hundred. Run by tests/prepare.py.
+Only these of about a hundred collections are kept, of fortinet.fortios only one module. tests/prepare.py runs it.
 """
 
 from __future__ import annotations
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -15,8 +16,16 @@ import tempfile
 import zipfile
 
 FOLDER = pathlib.Path(__file__).parent / ".collections"
-WANTED = ("ansible_collections/community/general/", "ansible_collections/ansible/utils/")
-MISSING = "two real collections are not there; get them with: python tests/prepare_collections.py"
+COLLECTIONS = ("community/general", "ansible/utils", "ansible/netcommon", "cisco/ios", "arista/eos", "fortinet/fortios")
+WANTED = tuple(f"ansible_collections/{one}/" for one in COLLECTIONS)
+MISSING = "real collections are not there; get them with: python tests/prepare_collections.py"
+
+
+def _wanted(name: str) -> bool:
+    """Whether a file is extracted. fortinet.fortios has 700 modules that are alike."""
+    if not name.startswith(WANTED) or name.split("/")[3] in ("docs", "tests", "changelogs"):
+        return False
+    return "/fortinet/fortios/plugins/modules/" not in name or name.endswith("/fortios_monitor_fact.py")
 
 
 def there() -> bool:
@@ -37,12 +46,17 @@ def prepare() -> None:
                 f"missing: the package ansible ({done.stderr.strip().splitlines()[-1:]}); the tests that need it say so"
             )
             return
-        draft = FOLDER.with_name(".collections.draft")
-        shutil.rmtree(draft, ignore_errors=True)
+        draft = FOLDER.with_name(f".collections.draft{os.getpid()}")  # another process may do the same
         with zipfile.ZipFile(wheels[0]) as wheel:
-            wheel.extractall(draft, [name for name in wheel.namelist() if name.startswith(WANTED)])
-        shutil.rmtree(FOLDER, ignore_errors=True)
-        draft.rename(FOLDER)
+            wheel.extractall(draft, [name for name in wheel.namelist() if _wanted(name)])
+        try:
+            draft.rename(FOLDER)
+        except OSError:  # another process was first, or an earlier attempt left an incomplete folder
+            if there():
+                shutil.rmtree(draft)
+            else:
+                shutil.rmtree(FOLDER)
+                draft.rename(FOLDER)
 
 
 if __name__ == "__main__":

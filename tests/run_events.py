@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Events of a run that never was, in the shape that the engines give them."""
+"""Events of an invented run, in the form that the engines produce."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forkless import Event
 
 
 def a_run(*, hosts, tasks, failed=0, running=0, name="task", message="it broke", seconds=1.0, forks=10):
-    """`tasks` tasks on `hosts` hosts; the first `failed` hosts fail at the last one, the last `running` are still at it."""
+    """`tasks` tasks on `hosts` hosts; the first `failed` hosts fail in the last task, the last `running` still run it."""
     counter = 0
     clock = time.time() - hosts / forks * tasks * seconds
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Makes this process into one that can have threads and no processes, for good, then runs something in it.
+Forbids this process to start other processes, permanently, and then runs a Python program or module in it.
 
     python tests/sealing.py -m forkless playbook site.yml
 
-Two layers. The kernel (seccomp) answers EPERM to fork, vfork, execve, execveat and to a clone that is not a thread. Python loses the
-modules that a phone does not have. Nothing is re-executed: what runs, runs in the process that was sealed.
+There are two layers. The kernel (seccomp) returns EPERM for fork, vfork, execve, execveat and a clone that is not a thread. In
+Python, the modules that do not exist on a phone cannot be imported. The program runs in this same process, without an exec.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import errno
 import os
 import runpy
 import struct
-import subprocess  # imports _posixsubprocess at its top, unless sys.platform is a phone's; so it comes before the seal
+import subprocess  # it imports _posixsubprocess unless sys.platform is a phone's, so it is imported before the seal
 import sys
 
 ABSENT = (
@@ -34,7 +34,10 @@ LOAD, EQUAL, ANY_BIT, RETURN = 0x20, 0x15, 0x45, 0x06
 
 
 def program(machine):
-    """The filter, as BPF instructions. clone3 hides its flags behind a pointer; told ENOSYS, libc uses clone for threads."""
+    """
+    The filter as BPF instructions. A filter cannot read the flags of clone3, which are behind a pointer, so clone3 returns
+    ENOSYS, and libc uses clone for threads.
+    """
     architecture, _, clone, clone3, denied = MACHINES[machine]
     tests = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, DENY), (LOAD, 0, 0, 0)]
     for number in denied:
@@ -44,11 +47,26 @@ def program(machine):
     return [*tests, (RETURN, 0, 0, ALLOW)]
 
 
-def seal_kernel():
+def deny_unshare():
+    """From now on unshare(2) returns EPERM, as under the default profiles of Docker and Kubernetes."""
+    machine = _machine()
+    number = {"x86_64": 272, "aarch64": 97}[machine]
+    _filter(machine, [(LOAD, 0, 0, 0), (EQUAL, 0, 1, number), (RETURN, 0, 0, DENY), (RETURN, 0, 0, ALLOW)])
+
+
+def _machine():
     machine = os.uname().machine
     if machine not in MACHINES:
         raise OSError(errno.ENOSYS, f"no filter is written for {machine}")
-    instructions = program(machine)
+    return machine
+
+
+def seal_kernel():
+    machine = _machine()
+    _filter(machine, program(machine))
+
+
+def _filter(machine, instructions):
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *one) for one in instructions))
 
     class Filter(ctypes.Structure):
@@ -59,7 +77,7 @@ def seal_kernel():
     word = ctypes.c_ulong
     if libc.prctl(38, word(1), word(0), word(0), word(0)):  # PR_SET_NO_NEW_PRIVS
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
-    # SECCOMP_SET_MODE_FILTER with TSYNC: every thread that there is.
+    # SECCOMP_SET_MODE_FILTER with TSYNC applies to all threads of the process.
     if libc.syscall(ctypes.c_long(MACHINES[machine][1]), word(1), word(1), ctypes.byref(wanted)):
         raise OSError(ctypes.get_errno(), "seccomp")
 

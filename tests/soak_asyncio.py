@@ -5,9 +5,9 @@ Fifty real plays from one asyncio program, with a limit: does each tell its own 
     python tests/soak_asyncio.py                                   # runs in children, then runs on threads
     python tests/soak_asyncio.py --engine threads --runs 50 --limit 8
 
-Every play has a greeting of its own, writes artifacts into one folder shared by all, and is followed event by event. A
-few are cancelled in their middle. Counted: plays that told another's story, lost an event or their recap, or wrote an
-artifact folder that does not say the same; the longest that the loop was kept waiting; what is left at the end.
+Every play has a greeting of its own, writes artifacts into one folder shared by all, and is followed event by event. A few
+plays are cancelled while they run. The soak counts plays that delivered another play's events, lost an event or their recap,
+or wrote artifacts that differ from their events; the longest delay of the event loop; and what is left at the end.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def soak(options, engine):
         pathlib.Path(folder, "site.yml").write_text(BOOK)
         pathlib.Path(folder, "hosts.ini").write_text(HOSTS)
         fields = {"engine": engine, "cwd": folder, "inventory": "hosts.ini"}
-        # What is made once, and kept, is there before we count.
+        # Objects that are created once per process exist before the count begins.
         forkless.run("site.yml", **fields, extra_vars={"number": -1, "cancelled": False}).raise_for_failures()
         before, started = left(), time.monotonic()
         it = Soak(options, engine, folder)

@@ -6,9 +6,9 @@ Short runs, one after the other, in a program full of threads: is the recap ther
     python tests/soak_runs.py --how patched --runs 100     # ansible_runner.run() with forkless.runner.patch()
     python tests/soak_runs.py --how stock --runs 40        # ansible_runner.run() as it is
 
-The load is that of soak_spawn.py, calm enough to leave the runs a core (--hard: as it is there). A child that is still a
-copy of this program after --patience seconds is hung; it is killed and counted. A line on stderr every --every seconds
-says how far it is; the last line is the report.
+The load is that of soak_spawn.py, but calm enough to leave a core for the runs (--hard: the full load). A child that is
+still a fork of this program after --patience seconds is hung; it is killed and counted. A line on stderr every --every
+seconds shows the progress; the last line is the report.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def main():
         pathlib.Path(book).write_text(BOOK)
         soak = Soak(options, book)
         if options.how != "stock":
-            soak.way(book)  # what is made once, and kept, is there before we count
+            soak.way(book)  # objects that are created once per process exist before the count begins
         with Load([kind for kind in options.load.split(",") if kind], calm=not options.hard):
             watch = threading.Thread(target=soak.watch, args=[over, options.every], daemon=True)
             threads, descriptors = threading.active_count(), len(os.listdir("/proc/self/fd"))

@@ -5,9 +5,9 @@ The soak: spawn after spawn in a program that does everything which makes a fork
     python tests/soak_spawn.py --spawn ours --spawns 5000
     python tests/soak_spawn.py --spawn stock --spawns 200 --seconds 60
 
-Threads log, import, allocate and hold locks; others are idle, but own an object whose finalizer logs, which is what a
-forked copy of the program runs before it execs. Every child prints a text that is known; what comes back is compared.
-A spawn that has not come back after --patience seconds is hung: its child is killed, counted, and the soak goes on.
+Threads log, import, allocate and hold locks. Other threads are idle, but own an object whose finalizer logs; a forked copy
+of the program runs this finalizer before exec. Every child prints a known text, and the output is compared with it. A spawn
+that has not returned after --patience seconds is hung: its child is killed and counted, and the soak continues.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ COMMAND = [
 
 class Load:
     """
-    Threads that make the program busy in the ways that matter.
+    Threads that keep the program busy in the ways that make a fork dangerous.
 
-    A `calm` one takes a small share of one core: it works more rarely, and holds its lock while it sleeps, as who waits for a
-    disk or a server does. So the lock is held as often at the moment of a fork, and what is started has a core to run on.
+    A `calm` load takes a small share of one core: its threads work less often, and hold their lock while they sleep, as a
+    thread that waits for a disk or a server does. So the lock is held as often when a fork happens, and the child has a core.
     """
 
     def __init__(self, kinds, *, calm=False):
@@ -166,14 +166,14 @@ class Soak:
                 ignore_sighup=True,
             )
             child.logfile_read = Log
-            # As ansible-runner does it.
+            # The same patterns as in ansible-runner.
             patterns = [re.compile("^never$", re.MULTILINE), pexpect.TIMEOUT, pexpect.EOF]
             while child.isalive():
                 child.expect(patterns, timeout=5, searchwindowsize=100)
             child.expect(pexpect.EOF, timeout=5)
             child.close()
         except Exception as err:
-            got.append(repr(err))  # so that it cannot pass for the text
+            got.append(repr(err))  # cannot be mistaken for the expected text
         hung = self.under_way.pop(me, None) is None
         with self.lock:
             self.counts["spawns"] += 1
@@ -191,7 +191,7 @@ class Soak:
             self.once()
 
     def watch(self, over):
-        """Free the hung ones, or the soak would end at the first."""
+        """Kill hung children until `over` is set; otherwise the soak would stop at the first one."""
         while not over.wait(0.2):
             now = time.monotonic()
             for thread, since in list(self.under_way.items()):
@@ -223,10 +223,10 @@ def main():
     parser.add_argument("--patience", type=float, default=4)
     parser.add_argument("--load", default="log,import,alloc,lock,tls")
     options = parser.parse_args()
-    warnings.simplefilter("ignore", DeprecationWarning)  # that is what stock says of itself on 3.12 and later
+    warnings.simplefilter("ignore", DeprecationWarning)  # the stock spawn warns about its fork on Python 3.12 and later
     soak = Soak(options)
     if options.spawn == "ours":
-        soak.once()  # so that what is made once, and kept, is there before we count
+        soak.once()  # objects that are created once per process exist before the count begins
         soak.counts["spawns"] = 0
     over = threading.Event()
     started = time.monotonic()
@@ -239,7 +239,7 @@ def main():
             worker.start()
         for worker in workers:
             worker.join()
-        # The load itself opens files and closes them again: what is open once in a while is not leaked, what stays is.
+        # The load opens and closes files as well: only a descriptor that stays open is a leak.
         patience = time.monotonic() + 10
         while True:
             gc.collect()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Real sshds to talk to, each on a loopback address of its own; as root also with its own hostname, /root and home.
+Real SSH servers as hosts for tests, each on its own loopback address; as root each also has its own hostname, /root and home.
 
-As root they run in mount and uts namespaces and serve one user made for them, who may sudo; as an ordinary user there is
-one plain sshd that serves that user. Also runs by hand: `python tests/sshd_targets.py 3` prints the inventory and waits.
+As root they run in mount and uts namespaces and serve a user that is created for them and may use sudo. As an ordinary user
+there is one plain sshd that serves that user. `python tests/sshd_targets.py 3` prints the inventory and waits.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def keygen(path, *more):
 
 
 def start_sshd(folder, name, address, user, *, own_world, more="", before=lambda: None):
-    """One sshd. `own_world`: root's way, in namespaces. `before` is called when its keys are there."""
+    """Starts one sshd. With `own_world`, which needs root, it runs in namespaces. `before` is called after its keys exist."""
     here = folder / name
     here.mkdir()
     port = free_port(address)
@@ -148,7 +148,7 @@ MaxSessions 200
 
 
 def stop(target):
-    """Ends one sshd with the sessions under it: they are its descendants, found before their parent goes."""
+    """Ends one sshd and its sessions. These are its descendants, so they are listed before their parent is ended."""
     with contextlib.suppress(ProcessLookupError):
         for pid in reversed(descendants(target.process.pid)):
             with contextlib.suppress(ProcessLookupError):
@@ -171,8 +171,8 @@ _count = itertools.count()
 
 @contextlib.contextmanager
 def accounts():
-    """One at a time: the list of users has a lock, and who finds it taken fails."""
-    with open(os.path.join(tempfile.gettempdir(), "forkless-tests-accounts.lock"), "w") as lock:
+    """A lock for the whole machine, whatever TMPDIR is: useradd and userdel fail while another one has locked /etc/passwd."""
+    with open("/tmp/forkless-tests-accounts.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -186,7 +186,7 @@ def add_user(name, home, hashed):
 
 @contextlib.contextmanager
 def targets(count, *, more=""):
-    """`count` hosts as root; one as an ordinary user, who has no namespaces to give away."""
+    """Starts `count` hosts as root, or one as an ordinary user, who cannot create the namespaces."""
     if SSHD is None:
         raise RuntimeError(MISSING)
     root = os.geteuid() == 0
@@ -211,7 +211,7 @@ def targets(count, *, more=""):
             if sudoers.parent.is_dir():
                 sudoers.write_text(f"{user} ALL=(root) NOPASSWD: ALL\n{user} ALL=(nobody) PASSWD: ALL\n")
                 sudoers.chmod(0o440)
-        # 127.77.x.y by pid, so that two of these at once do not meet.
+        # The address depends on the pid, so that two test processes do not use the same one.
         octet = 2 + (os.getpid() + number) % 250
         for place in range(count if root else 1):
             address = f"127.77.{octet}.{10 + place}" if sys.platform == "linux" else "127.0.0.1"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A program at a real terminal of a chosen size, and what a person would see on it."""
+"""A program at a real terminal of a chosen size, and the screen that a user would see."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pyte
 
 
 class Terminal:
-    """Starts `forkless ...` with a pty as its controlling terminal; `screen` is what is on it."""
+    """Starts `forkless ...` with a pty as its controlling terminal; `screen` is the content of the terminal."""
 
     def __init__(self, *arguments, cwd, columns=100, rows=30, env=None, program=None):
         self._ours, theirs = os.openpty()
@@ -50,7 +50,7 @@ class Terminal:
 
     @property
     def lines(self):
-        """All lines that were ever there, as they stand now."""
+        """All lines, including those that were scrolled out, with their present content."""
         above = ["".join(row[x].data for x in range(self._screen.columns)) for row in self._screen.history.top]
         return [line.rstrip() for line in [*above, *self._screen.display]]
 
@@ -67,7 +67,7 @@ class Terminal:
             return
         try:
             piece = os.read(self._ours, 1 << 16)
-        except OSError:  # Linux says EIO when the last one has closed the other end
+        except OSError:  # Linux raises EIO after the last process has closed the other end
             piece = b""
         if not piece:
             self._open = False
@@ -75,7 +75,7 @@ class Terminal:
         self._stream.feed(piece)
 
     def until(self, found, seconds=200):
-        """Read along until `found` (a text, or a question to the screen) is there."""
+        """Read output until `found` is on the screen (a text), or returns true (a function without arguments)."""
         wanted = (lambda: found in self.screen) if isinstance(found, str) else found
         deadline = time.monotonic() + seconds
         while not wanted():
@@ -85,7 +85,7 @@ class Terminal:
         return self
 
     def wait(self, seconds=200):
-        """Read to the end; the exit code."""
+        """Read output until the program ends; its exit code."""
         deadline = time.monotonic() + seconds
         while self._open:
             assert time.monotonic() < deadline, f"it did not end:\n{self.screen}"

@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 COLLECTION = ROOT / "src/ansible_collections/forkless/core"
 # The modules that are a door, in the order of the page.
-DOORS = ("forkless", "forkless.runner", "forkless.multiprocessing", "forkless.jobs", "forkless.engines")
+PUBLIC_MODULES = ("forkless", "forkless.runner", "forkless.multiprocessing", "forkless.jobs", "forkless.engines")
 
 
 # -- Python
@@ -107,7 +107,7 @@ def python() -> str:
         "Made from the code's own signatures and docstrings. Errors have [a page of their own](errors.md).",
         "",
     ]
-    for door in DOORS:
+    for door in PUBLIC_MODULES:
         module = importlib.import_module(door)
         out += [f"## `{door}`", "", said(module), ""]
         for name in module.__all__:
@@ -136,18 +136,18 @@ def python() -> str:
 
 
 def errors() -> str:
-    from forkless import _errors
+    from forkless.core import errors as forkless_errors
 
-    tree = textwrap.dedent(said(_errors).partition("\n\n")[2].rpartition("\n\n")[0])
+    tree = textwrap.dedent(said(forkless_errors).partition("\n\n")[2].rpartition("\n\n")[0])
     out = [
         "# Errors",
         "",
         "Every error that forkless raises is a `ForklessError`, and can be imported from `forkless`.",
         "",
     ]
-    out += [f"```text\n{tree}\n```", "", said(_errors).rpartition("\n\n")[2], ""]
-    for name in _errors.__all__:
-        cls = getattr(_errors, name)
+    out += [f"```text\n{tree}\n```", "", said(forkless_errors).rpartition("\n\n")[2], ""]
+    for name in forkless_errors.__all__:
+        cls = getattr(forkless_errors, name)
         parents = ", ".join(f"`{one.__name__}`" for one in cls.__bases__)
         out += [f"## `{name}`", "", f"Is a {parents}. {said(cls)}", ""]
         if "__init__" in vars(cls):
@@ -198,7 +198,7 @@ def commands() -> str:
 
 
 def environment() -> str:
-    from forkless._environment import VARIABLES
+    from forkless.core.environment import VARIABLES
 
     out = [
         "# Environment variables",

@@ -3,41 +3,30 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import os
 import pathlib
 import re
 import sys
-from typing import Any
 
 from packaging.requirements import Requirement
+
+from forkless.core import versions
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 README = ROOT / "README.md"
 
 
-def matrix() -> dict[str, Any]:
-    """PYTHONS, CORES, PAIRS and FEW of noxfile.py, read without nox."""
-    names = {"PYTHONS", "CORES", "PAIRS", "FEW"}
-    tree = ast.parse((ROOT / "noxfile.py").read_text())
-    tree.body = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names]
-    found: dict[str, Any] = {}
-    exec(compile(tree, "noxfile.py", "exec"), found)  # noqa: S102  # four constants of our own file
-    return found
-
-
 def compatibility() -> str:
     """Which pair of Python and ansible-core is tested by which command."""
-    told = matrix()
-    lines = ["| | " + " | ".join(f"ansible-core {core}" for core in told["CORES"]) + " |"]
-    lines.append("| --- |" + " --- |" * len(told["CORES"]))
-    for python in told["PYTHONS"]:
+    lines = ["| | " + " | ".join(f"ansible-core {core}" for core in versions.KNOWN) + " |"]
+    lines.append("| --- |" + " --- |" * len(versions.KNOWN))
+    for python in versions.PYTHONS:
         cells = []
-        for core in told["CORES"]:
+        for core in versions.KNOWN:
             pair = (python, core)
-            few = "`make test`, `make matrix`" if pair in told["FEW"] else "`make matrix`"
-            cells.append(few if pair in told["PAIRS"] else "no such pair")
+            few = "`make test`, `make matrix`" if pair in versions.SHORT_MATRIX else "`make matrix`"
+            cells.append(few if pair in versions.PAIRS else "no such pair")
         lines.append(f"| Python {python} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

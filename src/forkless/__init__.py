@@ -7,16 +7,16 @@ Runs unmodified ansible-core inside any Python process, with workers as threads.
     result = forkless.run("site.yml", inventory="hosts.ini")
     result.raise_for_failures()
 
-Importing this imports neither ansible nor ansible_runner, starts nothing and patches nothing.
+Importing forkless imports neither ansible nor ansible_runner, starts no thread or process, and patches nothing.
 """
 
 from __future__ import annotations
 
-from forkless._aio import AsyncRun, open_run, run_async
-from forkless._errors import (
+from forkless.core.errors import (
     ConflictError,
     EngineBusyError,
     ForklessError,
+    GreenThreadsError,
     JobChangedError,
     JobError,
     JobLostError,
@@ -33,11 +33,12 @@ from forkless._errors import (
     UnsupportedError,
     WorkerError,
 )
-from forkless._events import Event, Status
-from forkless._limit import limit
-from forkless._result import Result
-from forkless._run import Run, run, start
-from forkless._spec import RunSpec
+from forkless.core.events import Event, Status
+from forkless.core.result import Result
+from forkless.core.spec import RunSpec
+from forkless.runs.async_run import AsyncRun, open_run, run_async
+from forkless.runs.limits import limit
+from forkless.runs.run import Run, run, start
 
 __all__ = [
     "AsyncRun",
@@ -45,6 +46,7 @@ __all__ = [
     "EngineBusyError",
     "Event",
     "ForklessError",
+    "GreenThreadsError",
     "JobChangedError",
     "JobError",
     "JobLostError",

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from forkless.cli import COMMANDS, main
-from forkless.cli._ansible import add_flags
+from forkless.cli.ansible_command import add_flags
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spawns, pytest.mark.xdist_group("completion")]
 def scripts(tmp_path_factory):
     """All three, made once, and a `forkless` on the way to be completed."""
     folder = tmp_path_factory.mktemp("completion")
-    code = "import sys\nfrom forkless.cli.completion import script\nfor s in ('bash', 'zsh', 'fish'):\n open(f'{sys.argv[1]}/c.{s}', 'w').write(script(s))"
+    code = "import sys\nfrom forkless.cli.commands.completion import script\nfor s in ('bash', 'zsh', 'fish'):\n open(f'{sys.argv[1]}/c.{s}', 'w').write(script(s))"
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=200)
     (folder / "site.yml").write_text("")
     return folder

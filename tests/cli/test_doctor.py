@@ -7,8 +7,9 @@ import json
 
 import pytest
 
-from forkless import _platform
-from forkless.cli import doctor, main
+from forkless.cli import main
+from forkless.cli.commands import doctor
+from forkless.core import platform
 
 pytestmark = pytest.mark.spawns  # asking what the machine can do tries to start something
 
@@ -41,7 +42,7 @@ def test_it_tells_the_engine_and_why(capsys):
 
 def test_where_nothing_can_be_started_it_says_what_follows(capsys, monkeypatch):
     for name in ("can_exec", "can_fork", "has_sem_open", "has_shm"):
-        monkeypatch.setattr(_platform, name, lambda: False)
+        monkeypatch.setattr(platform, name, lambda: False)
     code, found = report(capsys)
     assert code == 0
     assert found["engine"]["modules"] == "in this process"
@@ -84,3 +85,17 @@ def test_an_ansible_that_is_not_known_means_that_nothing_can_be_run(capsys, monk
     seams = next(one for one in found["packages"] if one["name"] == "seams")
     assert not seams["ok"]
     assert "FORKLESS_ALLOW_UNKNOWN" in seams["means"]
+
+
+def test_an_installation_that_lacks_what_a_run_needs_is_a_finding(monkeypatch, capsys):
+    from forkless.engines.threads.patches import table
+    from forkless.patching import seams as patching
+
+    gone = patching.Seam("ansible.plugins.strategy:NoSuchThing", "a reason", lambda original, _site: original)
+    monkeypatch.setattr(table, "SEAMS", (*table.SEAMS, gone))
+    monkeypatch.delenv("FORKLESS_ALLOW_UNKNOWN", raising=False)
+    code, found = report(capsys)
+    assert code == 1
+    seams = next(one for one in found["packages"] if one["name"] == "seams")
+    assert not seams["ok"]
+    assert "ansible.plugins.strategy:NoSuchThing: is gone" in seams["means"]

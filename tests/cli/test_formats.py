@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from forkless import Event
-from forkless.cli._profile import profile, seconds
-from forkless.cli._timeline import Timeline
+from forkless.cli.view.profile import profile, seconds
+from forkless.cli.view.timeline import Timeline
 from run_events import a_run
 
 PLAY = """

@@ -6,24 +6,26 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
-from forkless import jobs
-from forkless.cli import jobs as command
+from forkless import StoreError, jobs
+from forkless.cli import jobs_client
+from forkless.cli.commands import jobs as command
 from forkless.jobs import Key
-from jobs_stage import Stage, start, until
+from jobs_controller import Controller, start, until
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A current folder with records in it. The leak guard looks at the folder before this and after."""
     store = jobs.open_store(f"file:{tmp_path}/state")
-    book = jobs.JobBook(store)
-    book.save(Key("web1", "rebuild"), "j1.1", metadata={"why": "ü"})
-    book.save(Key("web1", "new\nline", "site"), "j2.2")
-    book.save(Key("web2", "rebuild"), "j3.3")
-    book.claim(Key("web2", "soon"))
+    registry = jobs.JobRegistry(store)
+    registry.save(Key("web1", "rebuild"), "j1.1", metadata={"why": "ü"})
+    registry.save(Key("web1", "new\nline", "site"), "j2.2")
+    registry.save(Key("web2", "rebuild"), "j3.3")
+    registry.claim(Key("web2", "soon"))
     return f"file:{tmp_path}/state"
 
 
@@ -37,7 +39,7 @@ def call(*arguments, capsys):
 
 
 def test_list_shows_every_record_on_a_line_of_its_own(folder, capsys):
-    code, out, _ = call("list", "--store", folder, capsys=capsys)
+    code, out, _ = call("list", "--no-status", "--store", folder, capsys=capsys)
     lines = out.splitlines()
     assert code == 0
     assert lines[0].split() == ["HOST", "JOB", "PLAYBOOK", "ID", "SAVED", "STATE"]
@@ -48,7 +50,7 @@ def test_list_shows_every_record_on_a_line_of_its_own(folder, capsys):
 
 
 def test_list_as_json_is_the_records(folder, capsys):
-    code, out, _ = call("list", "rebuild", "--store", folder, "--format", "json", capsys=capsys)
+    code, out, _ = call("list", "rebuild", "--no-status", "--store", folder, "--format", "json", capsys=capsys)
     assert code == 0
     assert [(job["host"], job["ansible_job_id"]) for job in json.loads(out)] == [("web1", "j1.1"), ("web2", "j3.3")]
     assert json.loads(out)[0]["metadata"] == {"why": "ü"}
@@ -77,10 +79,13 @@ def test_a_damaged_record_is_named_and_the_others_are_listed(folder, capsys):
     path = folder.removeprefix("file:") + "/web1/broken.json"
     with open(path, "w") as file:
         file.write("{")
-    code, out, err = call("list", "--store", folder, capsys=capsys)
+    code, out, err = call("list", "--no-status", "--store", folder, capsys=capsys)
     assert code == 1
     assert "broken.json cannot be understood" in err
-    assert len(out.splitlines()) == 5
+    assert [line.split()[1] for line in out.splitlines()[1:]] == ["rebuild", "new\\nline", "rebuild", "soon", "broken"]
+    assert out.splitlines()[-1].endswith("unreadable")
+    out = call("list", "--no-status", "--store", folder, "--format", "json", capsys=capsys)[1]
+    assert [(job["state"], job["path"]) for job in json.loads(out) if "path" in job] == [("unreadable", path)]
 
 
 def test_a_store_that_cannot_be_reached_is_an_error(capsys):
@@ -108,15 +113,200 @@ def test_every_command_explains_itself(capsys):
     code, out, _ = call("--help", capsys=capsys)
     assert code == 0
     assert "forkless jobs cleanup -i hosts.ini --older-than 7d" in out
-    for name in ("list", "show", "status", "wait", "kill", "cleanup", "output"):
+    for name in ("list", "show", "status", "wait", "kill", "cleanup", "forget", "logs", "output"):
         assert name in out
-        assert call(name, "--help", capsys=capsys)[0] == 0
+        code, own, _ = call(name, "--help", capsys=capsys)
+        assert code == 0
+        assert f"  forkless jobs {name} " in own.partition("examples:")[2]
+        assert "4  `wait`: the job is dead, lost or killed" in own
+
+
+# -- what the hosts say, without hosts
+
+
+@pytest.fixture
+def answering(monkeypatch):
+    """Answers of the hosts, one after the other; the last one again and again. Returns what they were asked."""
+
+    def answer(*results):
+        asked, left = [], list(results)
+
+        def ask(op, items, reach, **arguments):
+            asked.append(arguments)
+            result = left.pop(0) if len(left) > 1 else left[0]
+            trouble = str(result["msg"]) if result.get("failed") or result.get("unreachable") else ""
+            return [jobs_client.HostAnswer(item["host"], item, result, trouble) for item in items]
+
+        monkeypatch.setattr(jobs_client, "ask", ask)
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)
+        return asked
+
+    return answer
+
+
+def job(state, **more):
+    return {"job": {"state": state, "results_file": "/async/j1.1", **more}}
+
+
+DOWN = {"unreachable": True, "msg": "No route to host"}
+BROKEN = {"failed": True, "msg": "MODULE FAILURE"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "code"),
+    [
+        ([job("running"), DOWN, DOWN, DOWN, DOWN, DOWN, DOWN, job("running"), job("done", rc=0)], 0),
+        ([DOWN, job("failed", rc=3)], 1),
+        ([DOWN, job("dead")], 4),
+        ([job("lost")], 4),
+        ([job("killed", signal=9)], 4),
+        ([job("timed_out")], 5),
+        ([BROKEN, BROKEN, job("done")], 0),
+        ([BROKEN], 3),
+    ],
+)
+def test_wait_asks_again_while_a_host_cannot_answer_and_never_takes_that_for_a_failed_job(
+    folder, capsys, answering, answers, code
+):
+    answering(*answers)
+    assert call("wait", "rebuild", "--host", "web1", "--store", folder, capsys=capsys)[0] == code
+
+
+def test_wait_says_that_it_cannot_tell_when_its_time_is_up(folder, capsys, answering):
+    for answer, word in ((DOWN, "unreachable"), (job("running"), "running")):
+        answering(answer)
+        code, _, err = call("wait", "rebuild", "--host", "web1", "--store", folder, "--timeout", "0", capsys=capsys)
+        assert code == 3
+        assert f"still {word} after 0 s" in err
+
+
+def test_wait_asks_again_while_its_store_cannot_be_read(folder, capsys, answering, monkeypatch):
+    answering(job("done"))
+    real, failing = jobs.JobRegistry.jobs, iter([True, True])
+
+    def fails_twice(self, *args, **more):
+        if next(failing, False):
+            raise StoreError("the jobs could not be reached.")
+        return real(self, *args, **more)
+
+    monkeypatch.setattr(jobs.JobRegistry, "jobs", fails_twice)
+    code, _, err = call("wait", "rebuild", "--host", "web1", "--store", folder, capsys=capsys)
+    assert code == 0
+    assert err.count("could not be reached") == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [("running", 0), ("done", 0), ("failed", 1), ("killed", 1), ("dead", 1), ("lost", 1), ("timed_out", 1)],
+)
+def test_status_exits_with_1_if_a_job_did_not_end_well(folder, capsys, answering, state, code):
+    answering(job(state))
+    assert call("status", "--store", folder, capsys=capsys)[0] == code
+
+
+def test_status_of_a_job_that_is_not_there_is_an_error(folder, capsys, answering):
+    answering(job("done"))
+    code, _, err = call("status", "nothing", "--store", folder, capsys=capsys)
+    assert code == 1
+    assert "there is no job 'nothing'" in err
+
+
+def test_cleanup_removes_what_is_left_of_jobs_that_were_forgotten_a_day_ago(tmp_path, capsys, answering):
+    answering({})
+    long_ago = jobs.JobRegistry(jobs.open_store(f"file:{tmp_path}/state"), clock=lambda: 1_000_000_000.0)
+    long_ago.save(Key("web1", "old"), "j1.1")
+    long_ago.forget(long_ago.find(Key("web1", "old")))
+    assert call("cleanup", "--store", f"file:{tmp_path}/state", capsys=capsys)[0] == 0
+    assert [path for path in (tmp_path / "state").rglob("*") if path.is_file()] == []
+
+
+def test_output_is_followed_in_the_file_that_was_found_when_the_processes_have_ended(folder, capsys, answering):
+    asked = answering(
+        job("running") | {"output": "one\n", "source": "/var/log/x", "offset": 4, "size": 4},
+        job("done") | {"output": "two \ud800\n", "source": "/var/log/x", "offset": 10, "size": 10},
+    )
+    code, out, _ = call("output", "rebuild", "--host", "web1", "--store", folder, "-f", capsys=capsys)
+    assert (code, out) == (0, "one\ntwo ?\n")
+    assert [(one["path"], one["offset"]) for one in asked] == [("", 0), ("/var/log/x", 4)]
+
+
+def test_logs_survive_a_host_that_cannot_be_reached_and_say_so_once(folder, capsys, answering):
+    asked = answering(
+        job("running") | {"output": "one\n", "source": "/var/log/x", "offset": 4, "size": 4},
+        DOWN,
+        DOWN,
+        job("done") | {"output": "two\n", "source": "/var/log/x", "offset": 8, "size": 8},
+    )
+    code, out, err = call("logs", "rebuild", "--host", "web1", "--store", folder, "-f", "--tail", "1", capsys=capsys)
+    assert (code, out) == (0, "one\ntwo\n")
+    assert err == "forkless jobs: No route to host\nforkless jobs: web1 answers again.\n"
+    assert [one["offset"] for one in asked] == [0, 4, 4, 4]
+    assert [one.get("tail") for one in asked] == [1, None, None, None]
+    answering(DOWN)
+    assert call("logs", "rebuild", "--host", "web1", "--store", folder, capsys=capsys)[0] == 3
+
+
+def test_following_ends_when_the_name_has_got_another_job(folder, capsys, answering, monkeypatch):
+    answering(job("running") | {"output": "one\n", "source": "/var/log/x", "offset": 4, "size": 4})
+    registry = jobs.JobRegistry(jobs.open_store(folder))
+    monkeypatch.setattr(time, "sleep", lambda seconds: registry.save(Key("web1", "rebuild"), "j9.9"))
+    code, out, err = call("logs", "rebuild", "--host", "web1", "--store", folder, "-f", capsys=capsys)
+    assert (code, out) == (1, "one\n")
+    assert "'rebuild' was started anew meanwhile" in err
+
+
+def test_wait_for_any_is_not_ended_by_a_job_that_nobody_can_tell_about(folder, capsys, monkeypatch):
+    """The answers differ by host: web1 is broken for ever, web2 ends in the end."""
+    rounds = []
+
+    def ask(op, items, reach, **arguments):
+        rounds.append([item["host"] for item in items])
+        left = {"web1": BROKEN, "web2": job("running") if len(rounds) < 8 else job("done", rc=0)}
+        return [
+            jobs_client.HostAnswer(item["host"], item, left[item["host"]], str(left[item["host"]].get("msg", "")))
+            for item in items
+        ]
+
+    monkeypatch.setattr(jobs_client, "ask", ask)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    names = ["new\nline", "soon"]
+    assert call("wait", *names, "--any", "--store", folder, capsys=capsys)[0] == 0
+    assert rounds[:5] == [["web1", "web2"]] * 5
+    assert set(map(tuple, rounds[5:])) == {("web2",)}
+    rounds.clear()
+    assert call("wait", *names, "--store", folder, capsys=capsys)[0] == 3
+
+
+def test_a_record_that_is_removed_while_it_is_waited_for_is_not_taken_for_a_failed_job(
+    folder, capsys, answering, monkeypatch
+):
+    answering(job("running"), job("done"))
+    registry = jobs.JobRegistry(jobs.open_store(folder))
+    monkeypatch.setattr(time, "sleep", lambda seconds: registry.forget(registry.find(Key("web1", "rebuild"))))
+    code, out, err = call("wait", "rebuild", "new\nline", "--host", "web1", "--store", folder, capsys=capsys)
+    assert code == 3
+    assert "record of job 'rebuild' was removed" in err
+    assert "done" in out
+
+
+def test_a_claim_whose_controller_is_gone_is_said_so_once(folder, capsys, answering, monkeypatch):
+    answering(job("claimed"), job("claimed"), job("done"))
+    monkeypatch.setattr(jobs.JobRegistry, "is_over", lambda self, claim: True)
+    code, _, err = call("wait", "soon", "--store", folder, capsys=capsys)
+    assert code == 0
+    assert err == "forkless jobs: the controller that claimed job 'soon' is gone, and started nothing.\n"
+
+
+def test_a_vault_id_that_would_prompt_at_every_look_is_refused(folder, capsys):
+    code, _, err = call("wait", "soon", "--vault-id", "dev@prompt", "--store", folder, capsys=capsys)
+    assert code == 2
+    assert "use --ask-vault-pass" in err
 
 
 @pytest.mark.spawns
 @pytest.mark.timeout(900)
 def test_a_job_is_followed_ended_and_forgotten_from_a_shell(tmp_path):
-    with Stage(tmp_path / "stage") as stage:
+    with Controller(tmp_path / "stage") as controller:
         begin = []
         for name, argv in (("long", "sleep 650"), ("quick", "echo done at once"), ("bad", "sh -c 'exit 7'")):
             begin += [
@@ -125,51 +315,66 @@ def test_a_job_is_followed_ended_and_forgotten_from_a_shell(tmp_path):
                 {"forkless.core.async_job": {"op": "save", "job_name": name, "ansible_job_id": "{{ started.ansible_job_id }}",
                                              "async_dir": "{{ load.async_dir }}"}},
             ]  # fmt: skip
-        stage.tasks(*begin)
+        controller.tasks(*begin)
 
         def shell(*arguments):
             return subprocess.run(
-                [sys.executable, "-m", "forkless", "jobs", *arguments, *(["-i", "local.ini"] if arguments[0] not in ("list", "show") else [])],
-                cwd=stage.folder, env=stage.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=600,
+                [sys.executable, "-m", "forkless", "jobs", *arguments, *(["-i", "local.ini"] if arguments[0] != "show" else [])],
+                cwd=controller.folder, env=controller.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=600,
             )  # fmt: skip
 
         def states(done):
             return {row["job_name"]: (row["state"], row.get("rc")) for row in json.loads(done.stdout)}
 
-        until(lambda: len(stage.processes("650")) == 1, what="the long job")
-        until(lambda: not stage.processes("exit 7"), what="the end of the others")
+        until(lambda: len(controller.processes("650")) == 1, what="the long job")
+        until(lambda: not controller.processes("exit 7"), what="the end of the others")
         asked = shell("status", "--format", "json")
-        assert (asked.returncode, asked.stderr) == (0, "")
+        assert (asked.returncode, asked.stderr) == (1, "")
         assert states(asked) == {"long": ("running", None), "quick": ("done", 0), "bad": ("failed", 7)}
         waited = shell("wait", "bad")
         assert (waited.returncode, waited.stdout) == (1, "bad on here: failed (rc 7)\n")
         printed = shell("output", "quick")
         assert (printed.returncode, printed.stdout) == (0, "done at once\n")
         late = shell("wait", "long", "--timeout", "1", "--interval", "1")
-        assert late.returncode == 1
+        assert late.returncode == 3
         assert "still running after 1 s" in late.stderr
         killed = shell("kill", "long")
         assert killed.returncode == 0, killed
         assert "long on here: killed (rc -15; signal 15" in killed.stdout
+        # One job that cannot be looked at, first in the list: a folder where its file should be.
+        odd = jobs.JobRegistry(jobs.open_store(f"file:{controller.folder}/.ansible_async_state"))
+        odd.save(Key("here", "a folder"), "j1.1", async_dir=str(controller.async_dir))
+        (controller.async_dir / "j1.1").mkdir(parents=True)
+        (controller.folder / ".ansible_async_state/here/b.json").write_text("[]")
+        asked = shell("status", "--format", "json")
+        assert asked.returncode == 1
+        assert {row["job_name"]: row["state"] for row in json.loads(asked.stdout)} == {
+            "a folder": "unreachable", "b": "unreadable", "bad": "failed", "long": "killed", "quick": "done",
+        }  # fmt: skip
         swept = shell("cleanup", "--state", "done", "--state", "killed", "--format", "json")
+        assert swept.returncode == 1
+        assert "b.json cannot be understood" in swept.stderr
         assert sorted(job["job_name"] for job in json.loads(swept.stdout)["removed"]) == ["long", "quick"]
-        assert [job["why"] for job in json.loads(swept.stdout)["kept"]] == ["it is failed"]
-        assert [job["job_name"] for job in json.loads(shell("list", "--format", "json").stdout)] == ["bad"]
+        kept = {job["job_name"]: (job["state"], job["why"]) for job in json.loads(swept.stdout)["kept"]}
+        assert kept["bad"] == ("failed", "it is failed")
+        assert kept["a folder"][0] == "unknown"
+        left = json.loads(shell("list", "--no-status", "--format", "json").stdout)
+        assert [job["job_name"] for job in left] == ["a folder", "bad", "b"]
 
 
 @pytest.mark.spawns
 @pytest.mark.timeout(900)
 def test_a_host_that_is_in_no_inventory_or_cannot_be_reached_is_said_so(tmp_path):
-    with Stage(tmp_path / "stage") as stage:
-        book = jobs.JobBook(jobs.open_store(f"file:{stage.folder}/.ansible_async_state"))
-        book.save(Key("nowhere", "j"), "j1.1")
-        book.save(Key("down", "j"), "j2.2")
-        (stage.folder / "down.ini").write_text(
+    with Controller(tmp_path / "stage") as controller:
+        registry = jobs.JobRegistry(jobs.open_store(f"file:{controller.folder}/.ansible_async_state"))
+        registry.save(Key("nowhere", "j"), "j1.1")
+        registry.save(Key("down", "j"), "j2.2")
+        (controller.folder / "down.ini").write_text(
             "down ansible_connection=ssh ansible_host=127.0.0.1 ansible_port=9 ansible_ssh_retries=0\n"
         )
         done = subprocess.run(
             [sys.executable, "-m", "forkless", "jobs", "status", "-i", "down.ini"],
-            cwd=stage.folder, env=stage.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=600,
+            cwd=controller.folder, env=controller.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=600,
         )  # fmt: skip
         assert done.returncode == 1
         assert "there is no host 'nowhere' in the inventory" in done.stderr

@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from forkless.cli._panel import Panel
-from forkless.cli._timeline import Timeline
+from forkless.cli.view.panel import Panel
+from forkless.cli.view.timeline import Timeline
 from run_events import a_run
 from terminal import Terminal
 

@@ -13,10 +13,10 @@ import tempfile
 
 import pytest
 
-from forkless._errors import SpecError
-from forkless.cli import _report
-from forkless.cli._face import Place
-from forkless.cli._timeline import Timeline
+from forkless.cli.view import report
+from forkless.cli.view.run_view import ReportFile
+from forkless.cli.view.timeline import Timeline
+from forkless.core.errors import SpecError
 from run_events import a_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -34,7 +34,7 @@ def made(**run):
         line.feed(event)
     line.began = min(span.start for span in line.spans) - 0.1
     line.close()
-    return _report.page(line, status="failed", rc=2, facts={"playbook": "<site>.yml"}, recap={})
+    return report.page(line, status="failed", rc=2, facts={"playbook": "<site>.yml"}, recap={})
 
 
 def browse(page, *more):
@@ -115,7 +115,7 @@ def test_a_real_browser_shows_both_timelines_and_nothing_is_wider_than_the_windo
 def test_a_report_from_before_stays_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "run.html"
     path.write_text("old")
-    place = Place(str(path))
+    place = ReportFile(str(path))
     assert path.read_text() == "old"
     place.write("new")
     assert path.read_text() == "new"
@@ -130,14 +130,14 @@ def test_a_folder_that_cannot_be_written_is_said_before_the_run(tmp_path, monkey
         ("", "it is a folder"),
     ):
         with pytest.raises(SpecError, match=why):
-            Place(str(tmp_path / path))
+            ReportFile(str(tmp_path / path))
 
     def read_only(*_):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(os, "open", read_only)
     with pytest.raises(SpecError, match=r"run.html: Read-only file system; nothing was run"):
-        Place(str(tmp_path / "run.html"))
+        ReportFile(str(tmp_path / "run.html"))
 
 
 @pytest.mark.spawns

@@ -181,6 +181,6 @@ def test_the_wheel_has_what_it_needs_and_nothing_else(built):
     tops = {name.split("/")[0] for name in names}
     assert tops == {"forkless", "ansible_collections", "forkless-0.1.0.dist-info"}
     assert "forkless/py.typed" in names
-    assert "forkless/engines/fingerprints.json" in names
+    assert "forkless/patching/fingerprints.json" in names
     assert "ansible_collections/forkless/core/roles/async_job_load/meta/argument_specs.yml" in names
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]

@@ -110,11 +110,13 @@ def test_the_reference_has_every_command(site):
 
 
 def test_every_variable_that_we_read_is_in_the_table():
-    from forkless._environment import VARIABLES
+    from forkless.core.environment import VARIABLES
 
     found = set()
     for path in pathlib.Path(ROOT / "src/forkless").rglob("*.py"):
-        if path.name != "_environment.py":
+        if path.name != "environment.py":
             found |= set(re.findall(r"[\"'](FORKLESS_[A-Z_]+)[\"']", path.read_text()))
+    for path in pathlib.Path(ROOT / "src/forkless").rglob("*.sh"):
+        found |= set(re.findall(r"\b(FORKLESS_[A-Z_]+)\b", path.read_text()))
     told = {name for name in VARIABLES if name.startswith("FORKLESS_")}
     assert found == told, f"only in the code: {found - told}; only in _environment.py: {told - found}"

@@ -10,7 +10,8 @@ import textwrap
 import pytest
 
 import forkless
-from forkless.engines import _seams, threads
+from forkless.engines.threads import engine as threads_engine
+from forkless.engines.threads.patches import table
 
 
 class Project:
@@ -61,15 +62,15 @@ def without(monkeypatch):
     """Take a seam out, to see what it is good for."""
 
     def take_out(*sites: str) -> None:
-        kept = tuple(seam for seam in _seams.SEAMS if seam.site not in sites)
-        assert len(kept) < len(_seams.SEAMS), sites
-        monkeypatch.setattr(_seams, "SEAMS", kept)
+        kept = tuple(seam for seam in table.SEAMS if seam.site not in sites)
+        assert len(kept) < len(table.SEAMS), sites
+        monkeypatch.setattr(table, "SEAMS", kept)
 
     return take_out
 
 
 @pytest.fixture(autouse=True)
-def stage_is_empty_afterwards():
+def no_run_is_active_afterwards():
     yield
-    assert threads._stage._on_stage == 0
-    assert not threads._stage._queue
+    assert threads_engine._config_gate._active_runs == 0
+    assert not threads_engine._config_gate._queue

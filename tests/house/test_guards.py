@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+import re
+import textwrap
 
 import pytest
 
@@ -30,28 +33,52 @@ BREACHES = {
     "environ": ("leak guard: environ: LEFT", "import os\nos.environ['LEFT'] = '1'"),
     "umask": ("leak guard: umask", "import os\nos.umask(0o077 if os.umask(0) != 0o077 else 0o022)"),
     "signals": ("leak guard: signals: SIGUSR1", "import signal\nsignal.signal(signal.SIGUSR1, lambda *a: None)"),
+    # The last one: no thread can be started after it.
+    "code": (
+        "leak guard: names: threading:Thread.start",
+        "import threading\ndef start(self):\n    pass\nthreading.Thread.start.__code__ = start.__code__",
+    ),
 }
 
 
-def run_inside(pytester, body):
+def run_inside(pytester, **bodies):
+    """An inner pytest with one test for each body, in their order."""
     pytester.makeconftest((HERE / "conftest.py").read_text().replace('pytest_plugins = ["pytester"]', ""))
     pytester.makepyfile(guards=(HERE / "guards.py").read_text().replace("GRACE = 5.0", "GRACE = 0.2"))
     pytester.makeini("[pytest]\nmarkers =\n    spawns: x\n    leaves(what): x\n")
-    lines = "\n".join("    " + line for line in body.splitlines())
-    pytester.makepyfile(test_inner=f"def test_inner():\n{lines}\n")
+    tests = [f"def test_{name}():\n{textwrap.indent(body, '    ')}\n" for name, body in bodies.items()]
+    pytester.makepyfile(test_inner="\n".join(tests))
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "ignore")
 
 
-@pytest.mark.parametrize("what", BREACHES)
-def test_the_guard_bites(pytester, what):
-    sentence, body = BREACHES[what]
-    outcome = run_inside(pytester, body)
+def test_the_guards_bite(pytester):
+    """All in one inner pytest, as starting one takes a second: each test must find what it has left itself, and nothing else."""
+    outcome = run_inside(pytester, **{name.replace(".", "_"): body for name, (_, body) in BREACHES.items()})
+    outcome.assert_outcomes(passed=len(BREACHES), errors=len(BREACHES))
+    found = dict(
+        re.findall(
+            r"^_+ ERROR at teardown of test_(\w+) _+$(.*?)(?=^_{3,} |^={3,} )",
+            outcome.stdout.str(),
+            re.MULTILINE | re.DOTALL,
+        )
+    )
+    for name, (sentence, _) in BREACHES.items():
+        assert sentence in found[name.replace(".", "_")], name
+
+
+def test_a_process_that_outlives_the_tests_is_named_and_ended(pytester):
+    away = "import os\nos.posix_spawn('/bin/sh', ['sh', '-c', 'sleep 61 & echo $! > pid'], os.environ)\nos.wait()"
+    outcome = run_inside(pytester, inner=away)
     outcome.assert_outcomes(passed=1, errors=1)
-    assert sentence in outcome.stdout.str()
+    assert "processes that outlived the tests" in outcome.stdout.str()
+    pid = (pytester.path / "pid").read_text().strip()
+    assert pid in outcome.stdout.str()
+    with contextlib.suppress(FileNotFoundError):  # killed; whether somebody has reaped it is not our concern
+        assert pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_a_clean_test_passes(pytester):
-    run_inside(pytester, "assert True").assert_outcomes(passed=1)
+    run_inside(pytester, inner="assert True").assert_outcomes(passed=1)
 
 
 def test_a_test_that_hangs_ends_with_every_stack(pytester):

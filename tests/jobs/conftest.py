@@ -17,7 +17,7 @@ import pytest
 
 import prepare_jobs
 from forkless import jobs
-from jobs_stage import Stage
+from jobs_controller import Controller
 
 KEY = {"AWS_ACCESS_KEY_ID": "fkak", "AWS_SECRET_ACCESS_KEY": "fksecret123"}
 
@@ -244,15 +244,15 @@ def store(store_url):
 
 
 @pytest.fixture
-def stage(tmp_path):
+def controller(tmp_path):
     """A folder to run playbooks in, on this machine, with everything of theirs in it."""
-    with Stage(tmp_path / "stage") as made:
+    with Controller(tmp_path / "stage") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def shared_stage(tmp_path_factory):
-    with Stage(tmp_path_factory.mktemp("stage")) as made:
+def shared_controller(tmp_path_factory):
+    with Controller(tmp_path_factory.mktemp("stage")) as made:
         yield made
 
 

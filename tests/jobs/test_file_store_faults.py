@@ -24,7 +24,7 @@ KILLED_AT = """
 import os, signal, sys
 from forkless import jobs
 folder, at = sys.argv[1], int(sys.argv[2])
-book = jobs.JobBook(jobs.open_store("file:" + folder))
+book = jobs.JobRegistry(jobs.open_store("file:" + folder))
 calls = 0
 def counting(name):
     real = getattr(os, name)
@@ -49,7 +49,7 @@ def python(code, *arguments, **more):
 
 
 def book_in(folder):
-    return jobs.JobBook(jobs.open_store(f"file:{folder}/state"))
+    return jobs.JobRegistry(jobs.open_store(f"file:{folder}/state"))
 
 
 @pytest.mark.spawns
@@ -61,19 +61,19 @@ def test_a_controller_killed_at_any_call_leaves_the_old_record_or_the_new_one(tm
         at += 1
         folder = tmp_path / str(at)
         folder.mkdir()
-        book = book_in(folder)
+        registry = book_in(folder)
         if existing:
-            book.save(KEY, "j1.1")
+            registry.save(KEY, "j1.1")
         done = python(KILLED_AT, f"{folder}/state", str(at))
-        record = book.find(KEY)
+        record = registry.find(KEY)
         seen.add(record.ansible_job_id if record else None)
         assert record is None or record.ansible_job_id in ("j1.1", "j2.2")
         if record is not None and record.ansible_job_id == "j2.2":
             assert record.metadata == {"new": True}
             assert json.loads((folder / "state/h/j.json").read_text())["ansible_job_id"] == "j2.2"
         # And whoever comes next can write.
-        book.save(KEY, "j3.3")
-        assert book.find(KEY).ansible_job_id == "j3.3"
+        registry.save(KEY, "j3.3")
+        assert registry.find(KEY).ansible_job_id == "j3.3"
         if done.returncode == 0:
             break
         assert done.returncode == -9, done.stderr
@@ -88,7 +88,7 @@ import signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 try:
-    jobs.JobBook(jobs.open_store("file:" + sys.argv[1])).save(jobs.Key("h", "j"), "j2.2", metadata={"x": "y" * 1000})
+    jobs.JobRegistry(jobs.open_store("file:" + sys.argv[1])).save(jobs.Key("h", "j"), "j2.2", metadata={"x": "y" * 1000})
 except StoreError as error:
     print(error)
 """
@@ -96,40 +96,40 @@ except StoreError as error:
 
 @pytest.mark.spawns
 def test_a_write_that_does_not_fit_leaves_the_old_record_intact(tmp_path):
-    book = book_in(tmp_path)
-    book.save(KEY, "j1.1", metadata={"old": True})
+    registry = book_in(tmp_path)
+    registry.save(KEY, "j1.1", metadata={"old": True})
     before = {str(path): path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()}
     said = python(FULL, f"{tmp_path}/state", check=True).stdout
     assert "could not be written: File too large" in said
     assert {str(path): path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()} == before
-    assert book.find(KEY).metadata == {"old": True}
+    assert registry.find(KEY).metadata == {"old": True}
 
 
 def test_a_full_disk_leaves_the_old_record_intact_and_is_said_in_one_sentence(tmp_path, monkeypatch):
-    book = book_in(tmp_path)
-    book.save(KEY, "j1.1")
+    registry = book_in(tmp_path)
+    registry.save(KEY, "j1.1")
 
     def full(*ignored):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
     with pytest.raises(StoreError, match=r"could not be written: No space left on device\.$"):
-        book.save(KEY, "j2.2")
+        registry.save(KEY, "j2.2")
     monkeypatch.undo()
-    assert book.find(KEY).ansible_job_id == "j1.1"
+    assert registry.find(KEY).ansible_job_id == "j1.1"
     assert not list((tmp_path / "state").rglob(".draft*"))
 
 
 def test_a_full_disk_does_not_keep_anyone_from_reading(tmp_path, monkeypatch):
-    book = book_in(tmp_path)
-    book.save(KEY, "j1.1")
+    registry = book_in(tmp_path)
+    registry.save(KEY, "j1.1")
     (tmp_path / "state/h/.j.log/00000001.shown").unlink()  # as if its writer had died before it was shown
 
     def full(*ignored):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
-    assert book.find(KEY).ansible_job_id == "j1.1"
+    assert registry.find(KEY).ansible_job_id == "j1.1"
 
 
 @pytest.mark.spawns
@@ -143,7 +143,7 @@ def test_on_a_real_full_disk_nothing_is_lost(tmp_path):
     code = """
 import os, sys
 from forkless import StoreError, jobs
-book = jobs.JobBook(jobs.open_store("file:" + sys.argv[1] + "/state"))
+book = jobs.JobRegistry(jobs.open_store("file:" + sys.argv[1] + "/state"))
 key = jobs.Key("h", "j")
 book.save(key, "j1.1")
 with open(sys.argv[1] + "/filler", "wb", buffering=0) as filler:  # so that nothing is left for close() to write
@@ -177,15 +177,15 @@ assert book.find(key).ansible_job_id == "j3.3"
 
 
 def test_a_folder_that_may_not_be_read_is_an_error_and_not_an_empty_one(tmp_path, monkeypatch):
-    book = book_in(tmp_path)
-    book.save(KEY, "j1.1")
+    registry = book_in(tmp_path)
+    registry.save(KEY, "j1.1")
 
     def denied(*ignored):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(os, "listdir", denied)
     with pytest.raises(StoreError, match="could not be listed: Permission denied"):
-        book.find(KEY)
+        registry.find(KEY)
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
@@ -210,20 +210,20 @@ def race(folder, many):
 
 
 def test_a_view_put_there_late_by_one_who_slept_does_not_hide_the_newer_record(tmp_path):
-    book = book_in(tmp_path)
-    book.save(KEY, "j1.1")
+    registry = book_in(tmp_path)
+    registry.save(KEY, "j1.1")
     path = tmp_path / "state/h/j.json"
     late = path.read_bytes()
-    book.save(KEY, "j2.2")
+    registry.save(KEY, "j2.2")
     path.write_bytes(late)
-    assert book.find(KEY).ansible_job_id == "j2.2"
+    assert registry.find(KEY).ansible_job_id == "j2.2"
     assert json.loads(path.read_text())["ansible_job_id"] == "j2.2"
 
 
 RACER = """
 import sys
 from forkless import ConflictError, jobs
-book = jobs.JobBook(jobs.open_store("file:" + sys.argv[1]))
+book = jobs.JobRegistry(jobs.open_store("file:" + sys.argv[1]))
 sys.stdin.readline()
 for round in range(10):
     try:

@@ -12,7 +12,7 @@ import tarfile
 import pytest
 import yaml
 
-from jobs_stage import BIN, SOURCE
+from jobs_controller import BIN, SOURCE
 
 CORE = SOURCE / "ansible_collections/forkless/core"
 ROLES = sorted(path.name for path in (CORE / "roles").iterdir())

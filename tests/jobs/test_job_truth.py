@@ -15,7 +15,7 @@ import sys
 
 import pytest
 
-from jobs_stage import until
+from jobs_controller import until
 
 # In one worker: all of them ask the same jobs.
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900), pytest.mark.xdist_group("jobs-truth")]
@@ -41,11 +41,11 @@ CASES = {
 }
 
 
-def pids_of(stage, jid, role_):
+def pids_of(controller, jid, role_):
     """The processes of a job by what they are: wrappers (supervisor, runner), module, command."""
     number = jid.split(".")[0]
     table = {}
-    for pid in stage.processes():
+    for pid in controller.processes():
         try:
             stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             argv = pathlib.Path(f"/proc/{pid}/cmdline").read_text().split("\0")
@@ -63,8 +63,8 @@ def pids_of(stage, jid, role_):
     }[role_]  # fmt: skip
 
 
-def kill(stage, jid, what, number):
-    pids = until(lambda: pids_of(stage, jid, what), what=f"the {what} of {jid}")
+def kill(controller, jid, what, number):
+    pids = until(lambda: pids_of(controller, jid, what), what=f"the {what} of {jid}")
     # At once: one that is still there when another is gone would write down what it saw. Only if it is all of them: when some of a group
     # have stopped and the one above is gone, the kernel hangs up on the others.
     if number == signal.SIGKILL and what == "all":
@@ -74,36 +74,36 @@ def kill(stage, jid, what, number):
         os.kill(pid, number)
 
 
-def do(stage, name, jid, folder):
+def do(controller, name, jid, folder):
     path = os.path.join(folder, jid)
     if name == "command got SIGTERM":
-        kill(stage, jid, "command", signal.SIGTERM)
+        kill(controller, jid, "command", signal.SIGTERM)
     elif name == "command under a shell got SIGTERM":
-        kill(stage, jid, "leaf", signal.SIGTERM)
+        kill(controller, jid, "leaf", signal.SIGTERM)
     elif name == "command got SIGKILL":
-        kill(stage, jid, "command", signal.SIGKILL)
+        kill(controller, jid, "command", signal.SIGKILL)
     elif name == "module got SIGKILL":
-        until(lambda: pids_of(stage, jid, "command"), what="the command")
-        kill(stage, jid, "module", signal.SIGKILL)
+        until(lambda: pids_of(controller, jid, "command"), what="the command")
+        kill(controller, jid, "module", signal.SIGKILL)
     elif name in ("everything got SIGKILL", "started anew", "result unreadable"):
-        until(lambda: pids_of(stage, jid, "command"), what="the command")
-        kill(stage, jid, "all", signal.SIGKILL)
-        until(lambda: not pids_of(stage, jid, "all"), what="the end")
+        until(lambda: pids_of(controller, jid, "command"), what="the command")
+        kill(controller, jid, "all", signal.SIGKILL)
+        until(lambda: not pids_of(controller, jid, "all"), what="the end")
     elif name == "wrappers got SIGKILL":
-        until(lambda: pids_of(stage, jid, "command"), what="the command")
-        kill(stage, jid, "wrappers", signal.SIGKILL)
+        until(lambda: pids_of(controller, jid, "command"), what="the command")
+        kill(controller, jid, "wrappers", signal.SIGKILL)
     elif name == "supervisor got SIGKILL":
-        kill(stage, jid, "supervisor", signal.SIGKILL)
+        kill(controller, jid, "supervisor", signal.SIGKILL)
     elif name == "file removed after the end":
         until(
-            lambda: not pids_of(stage, jid, "all") and "started" not in json.loads(pathlib.Path(path).read_text()),
+            lambda: not pids_of(controller, jid, "all") and "started" not in json.loads(pathlib.Path(path).read_text()),
             what="the end",
         )
         os.unlink(path)
     elif name == "file removed while running":
         os.unlink(path)
     if name == "started anew":
-        for file in (stage.folder / ".ansible_async_state").rglob("*.json"):
+        for file in (controller.folder / ".ansible_async_state").rglob("*.json"):
             if jid in file.read_text():
                 what = json.loads(file.read_text())
                 what["process"]["boot"] = "another life"
@@ -112,7 +112,7 @@ def do(stage, name, jid, folder):
         open(path, "w").close()
 
 
-def over(stage, name, jid, folder):
+def over(controller, name, jid, folder):
     path = os.path.join(folder, jid)
     if CASES[name][3] == (False, False) or name.startswith("file removed"):
         return True
@@ -126,11 +126,11 @@ def over(stage, name, jid, folder):
 ON_FORKLESS = ["running", "failed", "everything got SIGKILL", "time limit passed"]
 
 
-def make_answers(stage, names, engine):
+def make_answers(controller, names, engine):
     """Start a job for each name, do to it what the name says, and ask what has become of it."""
     loop = {"loop": [{"name": name, "command": CASES[name][0], "limit": CASES[name][1]} for name in names]}
     loop["loop_control"] = {"index_var": "n", "label": "{{ item.name }}"}
-    stage.tasks(
+    controller.tasks(
         {"forkless.core.async_job": {"op": "load", "job_name": "{{ item.name }}"}, "register": "loads", **loop},
         {"ansible.builtin.command": "{{ item.command }}", "async": "{{ item.limit }}", "poll": 0, "register": "started",
          "vars": {"ansible_async_dir": "{{ loads.results[n].async_dir }}"}, **loop},
@@ -139,17 +139,18 @@ def make_answers(stage, names, engine):
         engine=engine,
     )  # fmt: skip
     records = {}
-    for file in (stage.folder / ".ansible_async_state/here").glob("*.json"):
+    for file in (controller.folder / ".ansible_async_state/here").glob("*.json"):
         record = json.loads(file.read_text())
         records[record["job_name"]] = record
     for name in names:
-        do(stage, name, records[name]["ansible_job_id"], records[name]["async_dir"])
+        do(controller, name, records[name]["ansible_job_id"], records[name]["async_dir"])
     for name in names:
         record = records[name]
         until(
-            lambda name=name, record=record: over(stage, name, record["ansible_job_id"], record["async_dir"]), what=name
+            lambda name=name, record=record: over(controller, name, record["ansible_job_id"], record["async_dir"]),
+            what=name,
         )
-    said = stage.tasks(
+    said = controller.tasks(
         {"forkless.core.async_job": {"op": "status", "job_name": "{{ item }}"}, "loop": names, "register": "truth"},
         {"ansible.builtin.async_status": {"jid": "{{ item.record.ansible_job_id }}"}, "loop": "{{ truth.results }}",
          "register": "stock", "ignore_errors": True, "vars": {"ansible_async_dir": "{{ item.record.async_dir }}"},
@@ -163,12 +164,12 @@ def make_answers(stage, names, engine):
 
 
 @pytest.fixture(scope="module")
-def answers(shared_stage):
-    return make_answers(shared_stage, list(CASES), "stock")
+def answers(shared_controller):
+    return make_answers(shared_controller, list(CASES), "stock")
 
 
-def test_the_truth_is_told_on_forkless_too(stage):
-    answers = make_answers(stage, ON_FORKLESS, "forkless")
+def test_the_truth_is_told_on_forkless_too(controller):
+    answers = make_answers(controller, ON_FORKLESS, "forkless")
     assert {name: truth["state"] for name, (truth, _) in answers.items()} == {
         name: CASES[name][2] for name in ON_FORKLESS
     }
@@ -224,16 +225,16 @@ def test_the_reason_is_told(answers, name, word):
     assert word in answers[name][0]["why"]
 
 
-def test_a_job_in_a_process_table_read_by_ps_is_found_as_in_proc(stage, monkeypatch):
-    sys.path.insert(0, str(__import__("jobs_stage").SOURCE))
+def test_a_job_in_a_process_table_read_by_ps_is_found_as_in_proc(controller, monkeypatch):
+    sys.path.insert(0, str(__import__("jobs_controller").SOURCE))
     try:
         from ansible_collections.forkless.core.plugins.module_utils import processes
     finally:
         sys.path.pop(0)
-    stage.tasks({"ansible.builtin.command": "sleep 613", "async": 100, "poll": 0, "register": "s"})
-    jid = until(lambda: [name for name in os.listdir(stage.async_dir) if name.startswith("j")], what="the job's file")[
-        0
-    ]
+    controller.tasks({"ansible.builtin.command": "sleep 613", "async": 100, "poll": 0, "register": "s"})
+    jid = until(
+        lambda: [name for name in os.listdir(controller.async_dir) if name.startswith("j")], what="the job's file"
+    )[0]
     until(lambda: len(processes.of_job(processes._from_proc(), jid)) == 4, what="all four processes")
     by_proc = {p.pid for p in processes.of_job(processes._from_proc(), jid)}
     by_ps = {p.pid for p in processes.of_job(processes._from_ps(), jid)}

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from jobs_stage import ENGINES, until
+from forkless import jobs
+from forkless.jobs import Key
+from jobs_controller import ENGINES, Controller, role, until
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(1200)]
 
@@ -30,9 +34,10 @@ def die(step):
     }
 
 
-def pattern(backend, lease=120, between=()):
+def pattern(backend, lease=120, between=(), forget=()):
     """The pattern of the scenarios, without the roles around the action: fewer tasks, more rounds."""
     where = {"job_name": "once", "backend": backend}
+    load = {"op": "load", "claim": True, "claim_lease": lease, "forget": list(forget), **where}
     return [
         {
             "hosts": "all",
@@ -40,7 +45,7 @@ def pattern(backend, lease=120, between=()):
             "vars": {"die_at": "never", "controller": 0},
             "tasks": [
                 die("before claim"),
-                {"forkless.core.async_job": {"op": "load", "claim": True, "claim_lease": lease, **where}, "register": "load"},
+                {"forkless.core.async_job": load, "register": "load"},
                 die("after claim"),
                 *between,
                 {
@@ -77,28 +82,37 @@ def pattern(backend, lease=120, between=()):
     ]  # fmt: skip
 
 
-def inventory(stage, hosts):
-    path = stage.folder / "many.ini"
+def inventory(controller, hosts, backwards=False):
+    path = controller.folder / f"many{'-backwards' if backwards else ''}.ini"
     lines = [
-        f"h{n} ansible_connection=local ansible_python_interpreter={sys.executable} ansible_async_dir={stage.async_dir}"
-        for n in range(hosts)
+        f"h{n} ansible_connection=local ansible_python_interpreter={sys.executable} ansible_async_dir={controller.async_dir}"
+        for n in (reversed(range(hosts)) if backwards else range(hosts))
     ]
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def run(stage, play, engine, hosts, **variables):
+def run(controller, play, engine, hosts, *arguments, backwards=False, **variables):
     """A controller that knows its own pid, so that it can be told to die."""
-    command = stage.command(play, engine=engine, inventory=inventory(stage, hosts), **variables)
+    where = inventory(controller, hosts, backwards)
+    command = controller.command(play, *arguments, engine=engine, inventory=where, **variables)
     return subprocess.Popen(
-        ["sh", "-c", 'exec "$@" -e controller=$$', "sh", *command], cwd=stage.folder, env=stage.environ(), text=True,
+        ["sh", "-c", 'exec "$@" -e controller=$$', "sh", *command], cwd=controller.folder, env=controller.environ(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def finish(controller):
-    out, _ = controller.communicate(timeout=600)
+def finish(process):
+    out, _ = process.communicate(timeout=600)
     return out
+
+
+def finish_well(*processes):
+    """What controllers that run at the same time have printed; all of it is in the message if one of them failed."""
+    outs = [finish(process) for process in processes]
+    codes = [process.returncode for process in processes]
+    assert codes == [0] * len(codes), "\n".join(f"-- exit code {code}\n{out}" for code, out in zip(codes, outs))
+    return outs
 
 
 def ids(out):
@@ -111,90 +125,256 @@ def ids(out):
     return found
 
 
-def check_one_each(stage, hosts, out):
+def check_one_each(controller, hosts, out):
     assert sorted(ids(out)) == [f"h{n}" for n in range(hosts)], out
     for host, jid in ids(out).items():
-        until(lambda host=host: (stage.folder / f"ran-{host}").exists(), what=f"the job on {host}")
-        assert (stage.folder / f"ran-{host}").read_text() == "started\n", f"{host}: not exactly once\n{out}"
-        record = stage.record("once", host)
+        until(lambda host=host: (controller.folder / f"ran-{host}").exists(), what=f"the job on {host}")
+        assert (controller.folder / f"ran-{host}").read_text() == "started\n", f"{host}: not exactly once\n{out}"
+        record = controller.record("once", host)
         assert record["ansible_job_id"] == jid
-        assert (stage.folder / "async").exists()
+        assert (controller.folder / "async").exists()
         assert os.path.exists(os.path.join(record["async_dir"], jid))
-    assert len(stage.processes("sleep", "620")) == hosts, out
+    assert len(controller.processes("sleep", "620")) == hosts, out
 
 
 @pytest.mark.parametrize(("engine", "step"), CASES)
 def test_a_controller_killed_at_any_step_leaves_one_job_and_the_next_one_finds_it(tmp_path, engine, step):
-    from jobs_stage import Stage
-
     for number in range(max(1, ROUNDS // HOSTS)):
-        with Stage(tmp_path / str(number)) as stage:
-            killed = run(stage, pattern("file:"), engine, HOSTS, die_at=step)
+        with Controller(tmp_path / str(number)) as controller:
+            killed = run(controller, pattern("file:"), engine, HOSTS, die_at=step)
             out = finish(killed)
             assert killed.returncode == -9, out
-            second = run(stage, pattern("file:"), engine, HOSTS)
+            second = run(controller, pattern("file:"), engine, HOSTS)
             out = finish(second)
             assert second.returncode == 0, out
-            check_one_each(stage, HOSTS, out)
+            check_one_each(controller, HOSTS, out)
 
 
-def test_of_a_stock_and_a_forkless_controller_at_the_same_moment_one_starts_the_job(stage):
-    controllers = [run(stage, pattern("file:"), engine, 2) for engine in ENGINES]
-    outs = [finish(controller) for controller in controllers]
-    assert [controller.returncode for controller in controllers] == [0, 0], outs
+def test_of_a_stock_and_a_forkless_controller_at_the_same_moment_one_starts_the_job(controller):
+    outs = finish_well(*(run(controller, pattern("file:"), engine, 2) for engine in ENGINES))
     assert ids(outs[0]) == ids(outs[1])
-    check_one_each(stage, 2, outs[0])
+    check_one_each(controller, 2, outs[0])
 
 
-def test_a_controller_that_sleeps_past_its_lease_cannot_start_a_second_job(stage):
+def test_controllers_that_come_to_the_hosts_in_opposite_orders_do_not_wait_for_each_other(controller):
+    """One host after the other, from both ends, before either starts anything."""
+    hosts = 3
+    outs = finish_well(
+        run(controller, pattern("file:"), "stock", hosts, "--forks=1"),
+        run(controller, pattern("file:"), "stock", hosts, "--forks=1", backwards=True),
+    )
+    assert ids(outs[0]) == ids(outs[1])
+    check_one_each(controller, hosts, outs[0])
+
+
+def over(controller, backend, host="h0"):
+    """Let the job of this host have ended well, as its wrapper would have written it down."""
+    store = jobs.open_store(backend, str(controller.folder / ".ansible_async_state"))
+    record = jobs.JobRegistry(store).find(Key(host, "once"))
+    store.close()
+    until((controller.folder / f"ran-{host}").exists, what="the job's first act")
+    for pid in controller.processes():
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not controller.processes(), what="the end of the job")
+    with open(os.path.join(record.async_dir, record.ansible_job_id), "w") as file:
+        json.dump({"rc": 0, "changed": True, "stdout": ""}, file)
+    (controller.folder / f"ran-{host}").unlink()
+    return record.ansible_job_id
+
+
+def start_anew_by_five(controller, backend):
+    """Five controllers see the same job that is over: one starts it anew, the others find that one."""
+    play = pattern(backend, forget=["done"])
+    first = run(controller, play, "stock", 1)
+    finish(first)
+    old = over(controller, backend)
+    controllers = [run(controller, play, engine, 1) for engine in (*ENGINES, "stock", "stock", "stock")]
+    outs = finish_well(*controllers)
+    found = {ids(out)["h0"] for out in outs}
+    assert len(found) == 1, found
+    assert old not in found
+    return outs[0]
+
+
+def test_of_five_controllers_that_start_a_job_anew_one_does_and_the_others_find_it(controller):
+    check_one_each(controller, 1, start_anew_by_five(controller, "file:"))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.matrix_ends
+def test_who_loads_twice_before_it_starts_has_the_same_folder_and_does_not_wait_for_itself(controller, engine):
+    load = {"forkless.core.async_job": {"op": "load", "job_name": "once", "claim": True, "claim_wait": 0}}
+    said = controller.tasks({**load, "register": "one"}, {**load, "register": "two"}, engine=engine)
+    assert said["one"]["claimed"] is said["two"]["claimed"] is True
+    assert said["one"]["async_dir"] == said["two"]["async_dir"]
+
+
+def test_a_controller_that_sleeps_past_its_lease_cannot_start_a_second_job(controller):
     """The first is not dead, only slow: it starts its job after the second has taken over, and must run into the fence."""
     sleepy = [
         {"ansible.builtin.file": {"path": "{{ playbook_dir }}/asleep", "state": "touch"}},
         {"ansible.builtin.wait_for": {"path": "{{ playbook_dir }}/wake", "timeout": 500, "sleep": 1}},
     ]
-    slow = run(stage, pattern("file:", lease=1, between=sleepy), "stock", 1)
-    until((stage.folder / "asleep").exists, 300, "the first claim")
-    second = run(stage, pattern("file:"), "stock", 1)
+    slow = run(controller, pattern("file:", lease=1, between=sleepy), "stock", 1)
+    until((controller.folder / "asleep").exists, 300, "the first claim")
+    second = run(controller, pattern("file:"), "stock", 1)
     out = finish(second)
     assert second.returncode == 0, out
-    (stage.folder / "wake").touch()
+    (controller.folder / "wake").touch()
     late = finish(slow)
     assert slow.returncode == 2, late
     assert "could not create directory" in late or "taken over by another controller" in late
-    check_one_each(stage, 1, out)
+    check_one_each(controller, 1, out)
 
 
-def test_a_job_that_nobody_saved_is_found_with_no_record_at_all(stage):
+def test_a_job_that_nobody_saved_is_found_with_no_record_at_all(controller):
     """The state folder went with the controller's machine; the host still knows the job by its name."""
-    first = run(stage, pattern("file:"), "stock", 1, die_at="after start")
+    first = run(controller, pattern("file:"), "stock", 1, die_at="after start")
     finish(first)
-    (stage.folder / ".ansible_async_state").rename(stage.folder / "gone")
-    second = run(stage, pattern("file:"), "stock", 1)
+    (controller.folder / ".ansible_async_state").rename(controller.folder / "gone")
+    second = run(controller, pattern("file:"), "stock", 1)
     out = finish(second)
     assert second.returncode == 0, out
-    check_one_each(stage, 1, out)
-    assert stage.record("once", "h0")["adopted"] is True
+    check_one_each(controller, 1, out)
+    assert controller.record("once", "h0")["adopted"] is True
 
 
-def test_a_store_that_cannot_be_reached_ends_the_play_and_starts_nothing(stage):
-    controller = run(stage, pattern("ara+http://127.0.0.1:9?claims=file:claims"), "stock", 1)
-    out = finish(controller)
-    assert controller.returncode == 2
+def test_a_store_that_cannot_be_reached_ends_the_play_and_starts_nothing(controller):
+    process = run(controller, pattern("ara+http://127.0.0.1:9?claims=file:claims"), "stock", 1)
+    out = finish(process)
+    assert process.returncode == 2
     assert "could not be reached" in out
-    assert not stage.processes("sleep")
-    assert not [name for name in os.listdir(stage.folder) if name.startswith("ran-")]
+    assert not controller.processes("sleep")
+    assert not [name for name in os.listdir(controller.folder) if name.startswith("ran-")]
 
 
 @pytest.mark.xdist_group("jobs-servers")
 @pytest.mark.parametrize("where", ["s3", "ara+file"])
-def test_the_pattern_holds_on_a_server_as_it_does_in_a_folder(stage, where, weed, ara, make_url, tmp_path):
+def test_the_pattern_holds_on_a_server_as_it_does_in_a_folder(controller, where, weed, ara, make_url, tmp_path):
     url = make_url(where, {"s3": weed, "ara+file": ara}[where], tmp_path)
     outs = []
     for _ in range(2):
-        controller = run(stage, pattern(url), "stock", 1)
-        outs.append(finish(controller))
-        assert controller.returncode == 0, outs[-1]
+        process = run(controller, pattern(url), "stock", 1)
+        outs.append(finish(process))
+        assert process.returncode == 0, outs[-1]
     assert ids(outs[0]) == ids(outs[1])
     assert sorted(ids(outs[0])) == ["h0"]
-    until((stage.folder / "ran-h0").exists, what="the job")
-    assert (stage.folder / "ran-h0").read_text() == "started\n"
+    until((controller.folder / "ran-h0").exists, what="the job")
+    assert (controller.folder / "ran-h0").read_text() == "started\n"
+
+
+# -- a controller killed at every event that it tells of
+
+KILL_AT = """
+import os, signal
+from ansible.plugins.callback import CallbackBase
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "notification"
+    CALLBACK_NAME = "kill_at"
+    told = 0
+
+    def _tell(self, event, what):
+        CallbackModule.told += 1
+        with open(os.environ["TOLD"], "a") as file:
+            file.write("%s %s\\n" % (event, what))
+        if CallbackModule.told == int(os.environ["KILL_AT"]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def v2_playbook_on_task_start(self, task, is_conditional):
+        self._tell("task", task.get_name())
+
+    def v2_runner_on_start(self, host, task):
+        self._tell("start", task.get_name())
+
+    def v2_runner_on_ok(self, result):
+        self._tell("ok", getattr(result, "task", None) or result._task.get_name())
+"""
+
+
+def with_roles():
+    """Load, start and save as the scenarios do it."""
+    begin = {
+        "name": "begin", "ansible.builtin.shell": "echo started >> ran-{{ inventory_hostname }}; exec sleep 620",
+        "args": {"chdir": "{{ playbook_dir }}"}, "async": 600, "poll": 0, "register": "started",
+    }  # fmt: skip
+    found = "{{ started.ansible_job_id | default(async_job_load_ansible_job_id) }}"
+    return [
+        {
+            "hosts": "all",
+            "gather_facts": False,
+            "tasks": [
+                role("async_job_load", job_name="once", claim=True),
+                {
+                    "when": "not async_job_load_found",
+                    "vars": {"ansible_async_dir": "{{ async_job_load_async_dir }}"},
+                    "block": [
+                        begin,
+                        role("async_job_save", job_name="once", ansible_job_id="{{ started.ansible_job_id }}"),
+                    ],
+                },
+                {"name": "tell", "ansible.builtin.debug": {"msg": "{{ inventory_hostname }} has " + found}},
+            ],
+        }
+    ]
+
+
+def run_until(controller, event):
+    """A controller that is killed at the event of this number; what it told of until then."""
+    plugins = controller.folder / "plugins"
+    plugins.mkdir(exist_ok=True)
+    (plugins / "kill_at.py").write_text(KILL_AT)
+    told = controller.folder / "told"
+    told.unlink(missing_ok=True)
+    more = {"ANSIBLE_CALLBACK_PLUGINS": str(plugins), "TOLD": str(told), "KILL_AT": str(event)}
+    command = controller.command(with_roles(), inventory=inventory(controller, 1))
+    process = subprocess.Popen(
+        command, cwd=controller.folder, env=controller.environ(**more), text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    out = finish(process)
+    return process, out, told.read_text().splitlines()
+
+
+def in_session(number):
+    """What is left of a controller: its workers, which do not notice at once that it is dead. Jobs have sessions of their own."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    fields = file.read().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == number and fields[0] not in "ZX":
+                found.append(int(entry))
+    return found
+
+
+def test_a_controller_killed_at_any_event_between_load_and_save_leaves_one_job_and_the_next_one_finds_it(tmp_path):
+    with Controller(tmp_path / "whole") as controller:
+        whole, out, events = run_until(controller, 0)
+        assert whole.returncode == 0, out
+    start = events.index("start begin")
+    saved = max(number for number, event in enumerate(events) if "async_job_save" in event)
+    # All of them with many rounds; else the second one after the start, and the one before the save. That before the start is a step above.
+    chosen = range(1, len(events) + 1) if ROUNDS >= 5 else [start + 2, saved - 1]
+    for event in chosen:
+        with Controller(tmp_path / str(event)) as controller:
+            killed, out, _ = run_until(controller, event)
+            assert killed.returncode == -9, out
+            second = run(controller, with_roles(), "forkless" if event % 2 else "stock", 1)
+            out = finish(second)
+            assert second.returncode == 0, (events[event - 1], out)
+            until(lambda pid=killed.pid: not in_session(pid), what="the end of the first controller's workers")
+            check_one_each(controller, 1, out)
+
+
+@pytest.mark.xdist_group("jobs-servers")
+def test_of_five_controllers_on_a_real_s3_server_one_starts_the_job_anew_and_the_others_find_it(
+    controller, weed, make_url, tmp_path
+):
+    url = make_url("s3", weed, tmp_path)
+    start_anew_by_five(controller, url)
+    assert (controller.folder / "ran-h0").read_text() == "started\n"

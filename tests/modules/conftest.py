@@ -12,7 +12,8 @@ import warnings
 import pytest
 
 import sshd_targets
-from forkless import _platform, modules
+from forkless import modules
+from forkless.core import platform
 
 HEAD = "#!/usr/bin/python\nfrom ansible.module_utils.basic import AnsibleModule\n"
 
@@ -24,7 +25,7 @@ def ansible_is_there():
         warnings.simplefilter("ignore", RuntimeWarning)  # 2.18 warns when it is imported a second time in a process
         import ansible.utils.display  # noqa: F401
 
-    _platform.can_exec()
+    platform.can_exec()
 
 
 @pytest.fixture

@@ -45,18 +45,18 @@ def press(button):
     button._impl.simulate_press()
 
 async def story():
-    titles = [item.value for item in app.books.items]
+    titles = [item.value for item in app.selection.items]
     assert titles == ["Sleeper", "This device"], titles
     assert (app.run_button.enabled, app.stop_button.enabled) == (True, False)
 
-    app.books.value = "This device"
+    app.selection.value = "This device"
     press(app.run_button)
     await until(lambda: app.status.text == "done")
     assert "PLAY RECAP" in app.output.value and "failed=0" in app.output.value, app.output.value
     assert (app.run_button.enabled, app.stop_button.enabled) == (True, False)
     assert (app.home / "note").read_text().startswith("seen by ")
 
-    app.books.value = "Sleeper"
+    app.selection.value = "Sleeper"
     press(app.run_button)
     await until(lambda: "before" in app.output.value)
     assert (app.run_button.enabled, app.stop_button.enabled) == (False, True)
@@ -103,13 +103,13 @@ def test_it_does_so_in_a_sealed_process_too(tmp_path):
 
 def test_one_run_at_a_time(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(APP))
-    from forkless_app.shelf import Book, Session
+    from forkless_app.library import Playbook, Session
 
     async def story():
         session = Session(tmp_path, lambda text: None, lambda: None)
         session._under_way = asyncio.ensure_future(asyncio.sleep(600))
         with pytest.raises(RuntimeError, match="stop it first"):
-            session.start(Book("x", tmp_path / "x.yml"))
+            session.start(Playbook("x", tmp_path / "x.yml"))
         session.stop()
         with pytest.raises(asyncio.CancelledError):
             await session._under_way

@@ -53,9 +53,9 @@ def test_the_seal_holds(tmp_path):
 
 
 @pytest.mark.spawns
-@pytest.mark.matrix
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("sshd")
+@pytest.mark.matrix_ends
 def test_a_sealed_process_runs_a_real_playbook_and_tries_to_start_nothing(one_python_for_each_minor, sshds, tmp_path):
     inventory = tmp_path / "hosts.ini"
     inventory.write_text(sshds.inventory())

@@ -13,8 +13,8 @@ import weakref
 
 import pytest
 
-from forkless.multiprocessing import _managers, _semlock, _shm
-from forkless.multiprocessing._semlock import RECURSIVE_MUTEX, SEMAPHORE, SemLock
+from forkless.multiprocessing import managers, shared_memory, synchronize
+from forkless.multiprocessing.synchronize import RECURSIVE_MUTEX, SEMAPHORE, SemLock
 
 WAIT = 30
 
@@ -95,9 +95,9 @@ def test_a_name_is_taken_until_it_is_unlinked_or_forgotten():
     lock = SemLock(SEMAPHORE, 1, 1, "/taken", False)
     with pytest.raises(FileExistsError):
         SemLock(SEMAPHORE, 1, 1, "/taken", False)
-    _semlock.sem_unlink("/taken")
+    synchronize.sem_unlink("/taken")
     with pytest.raises(FileNotFoundError):
-        _semlock.sem_unlink("/taken")
+        synchronize.sem_unlink("/taken")
     again = SemLock._rebuild(lock.handle, lock.kind, lock.maxvalue, None)
     lock.acquire()
     assert not again.acquire(False)
@@ -108,20 +108,20 @@ def test_a_name_is_taken_until_it_is_unlinked_or_forgotten():
 
 
 def test_shared_memory_by_name_without_dev_shm():
-    fd = _shm.shm_open("/block", os.O_CREAT | os.O_EXCL | os.O_RDWR)
+    fd = shared_memory.shm_open("/block", os.O_CREAT | os.O_EXCL | os.O_RDWR)
     os.ftruncate(fd, 10)
     with pytest.raises(FileExistsError):
-        _shm.shm_open("/block", os.O_CREAT | os.O_EXCL | os.O_RDWR)
-    other = _shm.shm_open("/block", os.O_RDWR)
+        shared_memory.shm_open("/block", os.O_CREAT | os.O_EXCL | os.O_RDWR)
+    other = shared_memory.shm_open("/block", os.O_RDWR)
     os.pwrite(other, b"hello", 0)
     assert os.pread(fd, 5, 0) == b"hello"
     assert not os.path.exists("/dev/shm/block")
-    _shm.shm_unlink("/block")
-    for call in (lambda: _shm.shm_unlink("/block"), lambda: _shm.shm_open("/block", os.O_RDWR)):
+    shared_memory.shm_unlink("/block")
+    for call in (lambda: shared_memory.shm_unlink("/block"), lambda: shared_memory.shm_open("/block", os.O_RDWR)):
         with pytest.raises(FileNotFoundError):
             call()
     with pytest.raises(ValueError, match="embedded null"):
-        _shm.shm_open("/a\0b", os.O_RDWR)
+        shared_memory.shm_open("/a\0b", os.O_RDWR)
     os.close(fd)
     os.close(other)
 
@@ -143,7 +143,7 @@ block.close()
 
 
 def test_a_proxy_that_dies_on_the_servers_own_thread_does_not_wait_for_itself(ctx, monkeypatch):
-    accept, collected = _managers._Door.accept, threading.Event()
+    accept, collected = managers._ClosableListener.accept, threading.Event()
 
     def accept_and_collect(self):
         visitor = accept(self)
@@ -152,7 +152,7 @@ def test_a_proxy_that_dies_on_the_servers_own_thread_does_not_wait_for_itself(ct
         return visitor
 
     with ctx.Manager() as manager:
-        monkeypatch.setattr(_managers._Door, "accept", accept_and_collect)
+        monkeypatch.setattr(managers._ClosableListener, "accept", accept_and_collect)
         gc.disable()
         try:
             for _ in range(2):

@@ -16,7 +16,9 @@ from multiprocessing import current_process, managers  # taken by name before an
 import pytest
 
 import forkless.multiprocessing as fm
-from forkless.multiprocessing import _install
+from forkless.core.errors import UnsupportedError
+from forkless.multiprocessing import patches
+from forkless.patching.seam import Seam, always
 
 
 def belongings():
@@ -116,8 +118,9 @@ def test_a_block_inside_an_installed_program_does_not_take_it_out():
 
 def test_a_seam_that_fails_takes_the_others_out_again(monkeypatch):
     before = belongings()
-    monkeypatch.setattr(_install, "_manager_seams", lambda *_: [_install.Seam(3, "nowhere", 4, "an int has no names")])
-    with pytest.raises(AttributeError):
+    gone = Seam("multiprocessing.managers:Server.no_such_name", "a reason", always(4))
+    monkeypatch.setattr(patches, "_manager_seams", lambda: [gone])
+    with pytest.raises(UnsupportedError, match=r"lacks what forkless replaces: .*Server.no_such_name is gone"):
         fm.install()
     fm.uninstall()
     assert belongings() == before

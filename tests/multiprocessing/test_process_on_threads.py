@@ -239,7 +239,7 @@ def test_several_who_wait_for_one_child_all_see_its_end(ctx):
     for waiter in waiters:
         waiter.join(WAIT)
     assert seen == [0] * 4
-    assert child._popen.life._waiters == []
+    assert child._popen.state._waiters == []
     child.join()
 
 
@@ -294,3 +294,44 @@ def test_a_signal_reaches_the_main_thread_while_it_joins(ctx):
     event.set()
     child.join()
     assert child.exitcode == 0
+
+
+def show_lock(lock, queue):
+    with lock:
+        queue.put(repr(lock))
+
+
+def test_a_lock_that_a_child_holds_shows_the_child_and_no_thread(ctx):
+    queue = ctx.SimpleQueue()
+    child = ctx.Process(target=show_lock, args=(ctx.Lock(), queue), name="Absalom")
+    child.start()
+    assert queue.get() == "<Lock(owner=Absalom)>"
+    child.join(WAIT)
+    queue.close()
+
+
+@pytest.mark.spawns
+def test_starting_a_child_does_not_choose_the_default_start_method(python):
+    script = """
+import multiprocessing
+import forkless.multiprocessing
+
+if __name__ == "__main__":
+    forkless.multiprocessing.install()
+    child = multiprocessing.get_context("spawn").Process(target=abs, args=(1,))
+    child.start()
+    child.join()
+    assert multiprocessing.get_start_method(allow_none=True) is None
+    """
+    python(script)
+
+
+def test_the_tracker_takes_names_in_any_alphabet():
+    from multiprocessing import resource_tracker
+
+    with fm.installed():
+        for name in ("/ж" + "x" * 250, "/two\nlines"):
+            resource_tracker.register(name, "shared_memory")
+            resource_tracker.unregister(name, "shared_memory")
+        with pytest.raises(ValueError, match="too long"):
+            resource_tracker.register("/" + "ж" * 250, "shared_memory")

@@ -19,7 +19,7 @@ import traceback
 import pytest
 
 import forkless.multiprocessing as fm
-from forkless.multiprocessing import _queues
+from forkless.multiprocessing import queues
 
 WAIT = 30
 
@@ -148,12 +148,12 @@ def test_big_and_small_messages_keep_their_order(ctx):
 
 def test_a_full_pipe_never_blocks_put(ctx):
     queue = ctx.Queue()
-    for _ in range(2500):  # far more than a pipe holds, and than a shelf does
+    for _ in range(2500):  # far more than a pipe holds, and than a message store does
         queue.put(b"x" * 1000)
     for number in range(2500):
         assert len(queue.get(timeout=WAIT)) == 1000
         if number == 1200:
-            queue.put(b"y" * 1000)  # while the pipe is full of messages that found no room on the shelf
+            queue.put(b"y" * 1000)  # while the pipe is full of messages that found no room on the message store
     assert queue.get(timeout=WAIT) == b"y" * 1000
     queue.close()
     queue.join_thread()
@@ -201,21 +201,21 @@ def test_what_is_put_is_a_copy(ctx):
 
 
 def test_a_shelf_is_not_filled_without_end(ctx, monkeypatch):
-    monkeypatch.setattr(_queues, "_WEIGHT", 3_000_000)
+    monkeypatch.setattr(queues, "_MAX_BYTES", 3_000_000)
     queue = ctx.Queue()
     warm(queue)
-    shelf = queue._forkless_ends.shelf
+    store = queue._forkless_ends.store
     for number in range(20):
         queue.put((number, b"x" * 1_000_000))
-    assert 1_000_000 < shelf.weight_in - shelf.weight_out < 4_100_000
+    assert 1_000_000 < store.weight_in - store.weight_out < 4_100_000
     assert [queue.get(timeout=WAIT)[0] for _ in range(20)] == list(range(20))
-    assert shelf.parcels == {}
+    assert store.messages == {}
     queue.close()
     queue.join_thread()
 
 
 def test_numbers_start_again_when_they_are_used_up(ctx, monkeypatch):
-    monkeypatch.setattr(_queues, "_COUNT", 5)
+    monkeypatch.setattr(queues, "_COUNT", 5)
     queue = ctx.Queue()
     warm(queue)
     for number in range(40):
@@ -302,7 +302,7 @@ def test_nobody_left_to_read_is_no_error_of_put(ctx):
     warm(queue)
     queue._reader.close()
     queue.put(b"x" * 100)
-    assert queue._forkless_ends.shelf.parcels == {}
+    assert queue._forkless_ends.store.messages == {}
     queue.cancel_join_thread()
     queue._writer.close()
 

@@ -41,7 +41,7 @@ def as_root():
 
 
 @pytest.fixture
-def wish(sshds):
+def options(sshds):
     """What an inventory would say about a host, with changes."""
 
     def make(target=None, *, args="", **changes):
@@ -53,18 +53,18 @@ def wish(sshds):
             "key_file": sshds.key,
             "common_args": f"-F none -o UserKnownHostsFile={sshds.known_hosts} -o IdentityAgent=none {args}",
         }
-        return ssh.Wish(**(fields | changes))
+        return ssh.SshOptions(**(fields | changes))
 
     return make
 
 
 @pytest.fixture
-def link(wish):
+def link(options):
     """Makes links, and closes them."""
     made = []
 
     def make(target=None, **changes):
-        made.append(ssh.Link(wish(target, **changes).settings()))
+        made.append(ssh.Link(options(target, **changes).settings()))
         return made[-1]
 
     yield make

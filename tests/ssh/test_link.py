@@ -51,18 +51,18 @@ def test_a_command_that_is_killed_says_by_what(link):
     assert done.rc == 137
 
 
-def test_all_tasks_of_a_run_share_one_connection(sshd, wish):
+def test_all_tasks_of_a_run_share_one_connection(sshd, options):
     before = logins(sshd)
     with ssh.kept("run-1"):
         for _ in range(3):
-            one = ssh.Link(wish().settings())
+            one = ssh.Link(options().settings())
             one.execute("true")
             one.close()
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             # A worker's thread is told its run by the engine; here by hand.
             def work(number):
                 ssh.RUN.set("run-1")
-                one = ssh.Link(wish().settings())
+                one = ssh.Link(options().settings())
                 try:
                     return one.execute(f"echo {number}").stdout
                 finally:
@@ -72,17 +72,17 @@ def test_all_tasks_of_a_run_share_one_connection(sshd, wish):
     assert logins(sshd) - before == 1
 
 
-def test_two_runs_do_not_share_a_connection(sshd, wish):
+def test_two_runs_do_not_share_a_connection(sshd, options):
     before = logins(sshd)
     with ssh.kept("run-a"):
-        ssh.Link(wish().settings()).execute("true")
+        ssh.Link(options().settings()).execute("true")
         with ssh.kept("run-b"):
-            ssh.Link(wish().settings()).execute("true")
+            ssh.Link(options().settings()).execute("true")
     assert logins(sshd) - before == 2
 
 
-def test_outside_a_run_the_connection_and_its_thread_end_with_the_last_link(wish):
-    one, two = ssh.Link(wish().settings()), ssh.Link(wish().settings())
+def test_outside_a_run_the_connection_and_its_thread_end_with_the_last_link(options):
+    one, two = ssh.Link(options().settings()), ssh.Link(options().settings())
     one.execute("true")
     two.execute("true")
     one.close()
@@ -91,7 +91,7 @@ def test_outside_a_run_the_connection_and_its_thread_end_with_the_last_link(wish
     assert not any(thread.name == "forkless-ssh" for thread in threading.enumerate())
 
 
-def test_a_host_that_allows_two_channels_gets_two_at_a_time(sshds, wish, spot):
+def test_a_host_that_allows_two_channels_gets_two_at_a_time(sshds, options, spot):
     own = "127.0.0.1" if not sshds.root else sshds.hosts[0].address
     target = sshd_targets.start_sshd(
         sshds.folder, "narrow", own, sshds.user, own_world=sshds.root, more="MaxSessions 2"
@@ -101,16 +101,16 @@ def test_a_host_that_allows_two_channels_gets_two_at_a_time(sshds, wish, spot):
 
             def work(number):
                 ssh.RUN.set("narrow")
-                return ssh.Link(wish(target).settings()).execute(f"sleep 0.2; echo {number}").stdout
+                return ssh.Link(options(target).settings()).execute(f"sleep 0.2; echo {number}").stdout
 
             assert sorted(pool.map(work, range(6))) == [b"%d\n" % n for n in range(6)]
     finally:
         sshd_targets.stop(target)
 
 
-def test_a_kept_connection_that_died_is_opened_again(sshd, wish):
+def test_a_kept_connection_that_died_is_opened_again(sshd, options):
     with ssh.kept("run-2"):
-        one = ssh.Link(wish().settings())
+        one = ssh.Link(options().settings())
         parent = int(one.execute("echo $PPID").stdout)
         os.kill(parent, 9)
         until(lambda: not pathlib.Path(f"/proc/{parent}").exists())
@@ -119,18 +119,18 @@ def test_a_kept_connection_that_died_is_opened_again(sshd, wish):
 
 def test_a_command_that_may_have_run_is_never_run_twice(link, spot):
     count = spot / "count"
-    with pytest.raises(ssh.LostError) as caught:
+    with pytest.raises(ssh.ConnectionLostError) as caught:
         link().execute(f"echo x >> {count}; chmod 666 {count}; kill -9 $PPID; sleep 5", attempts=3)
     assert caught.value.started
     assert count.read_text() == "x\n"
 
 
-def test_reset_ends_the_connection_and_the_next_command_opens_another(sshd, wish):
+def test_reset_ends_the_connection_and_the_next_command_opens_another(sshd, options):
     before = logins(sshd)
     with ssh.kept("run-3"):
-        one = ssh.Link(wish().settings())
+        one = ssh.Link(options().settings())
         one.execute("true")
-        ssh.Link(wish().settings()).reset()
+        ssh.Link(options().settings()).reset()
         assert one.execute("echo again").stdout == b"again\n"
     assert logins(sshd) - before == 2
 
@@ -159,14 +159,14 @@ def test_an_exception_sent_to_the_waiting_thread_stops_the_command_on_the_host(l
     until(lambda: not pathlib.Path(f"/proc/{pid_file.read_text().strip()}").exists())
 
 
-def test_the_end_of_a_run_ends_what_still_runs_on_its_connections(wish):
+def test_the_end_of_a_run_ends_what_still_runs_on_its_connections(options):
     errors = []
     with ssh.kept("run-4"):
         started = threading.Event()
 
         def work():
             ssh.RUN.set("run-4")
-            one = ssh.Link(wish().settings())
+            one = ssh.Link(options().settings())
             one.execute("true")
             started.set()
             try:
@@ -202,14 +202,14 @@ def test_sftp_keeps_the_mode(link, spot):
     assert (spot / "there").stat().st_mode & 0o777 == 0o750
 
 
-def test_without_sftp_files_go_through_a_pipe(sshds, wish, spot):
+def test_without_sftp_files_go_through_a_pipe(sshds, options, spot):
     own = "127.0.0.1" if not sshds.root else sshds.hosts[0].address
     target = sshd_targets.start_sshd(
         sshds.folder, "nosftp", own, sshds.user, own_world=sshds.root, more="Subsystem sftp /bin/false"
     )
     try:
         with ssh.kept("nosftp"):
-            one = ssh.Link(wish(target).settings())
+            one = ssh.Link(options(target).settings())
             (spot / "a").write_text("by pipe")
             for _ in range(2):  # the second time it knows
                 one.put(str(spot / "a"), f"{spot}/b")
@@ -228,28 +228,28 @@ def test_a_place_that_cannot_be_written_is_named(link, spot, method):
         link().put(str(spot / "a"), "/nowhere/at/all", method=method)
 
 
-def test_a_host_that_is_not_there_is_tried_again_as_often_as_asked_and_then_named(wish):
+def test_a_host_that_is_not_there_is_tried_again_as_often_as_asked_and_then_named(options):
     port = sshd_targets.free_port()
-    one = ssh.Link(wish(host="127.0.0.1", port=port).settings())
+    one = ssh.Link(options(host="127.0.0.1", port=port).settings())
     with pytest.raises(ssh.SSHError, match=f"127.0.0.1:{port} cannot be reached"):
         one.connect(attempts=2)
     one.close()
 
 
-def test_a_host_that_does_not_answer_is_given_up_in_time(wish):
+def test_a_host_that_does_not_answer_is_given_up_in_time(options):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(1)
-        one = ssh.Link(wish(host="127.0.0.1", port=silent.getsockname()[1], timeout=1).settings())
+        one = ssh.Link(options(host="127.0.0.1", port=silent.getsockname()[1], timeout=1).settings())
         with pytest.raises(ssh.SSHError, match="within 1 s"):
             one.connect()
         one.close()
 
 
-def test_a_host_that_falls_silent_is_noticed_by_keepalive(wish):
+def test_a_host_that_falls_silent_is_noticed_by_keepalive(options):
     """The session's own sshd is stopped, not ended: the connection stays up and nobody answers on it."""
-    one = ssh.Link(wish(args="-o ServerAliveInterval=1 -o ServerAliveCountMax=2").settings())
-    with pytest.raises(ssh.LostError, match="was lost"):
+    one = ssh.Link(options(args="-o ServerAliveInterval=1 -o ServerAliveCountMax=2").settings())
+    with pytest.raises(ssh.ConnectionLostError, match="was lost"):
         one.execute("kill -STOP $PPID; sleep 600")
     one.close()
 
@@ -298,10 +298,10 @@ class Doorman:
             one.close()
 
 
-def test_a_connection_that_is_refused_is_tried_again_and_the_command_runs_once(sshd, wish, spot):
+def test_a_connection_that_is_refused_is_tried_again_and_the_command_runs_once(sshd, options, spot):
     door = Doorman(sshd, refused=1)
     try:
-        one = ssh.Link(wish(host="127.0.0.1", port=door.port, check_host_keys=False).settings())
+        one = ssh.Link(options(host="127.0.0.1", port=door.port, check_host_keys=False).settings())
         assert one.execute(f"echo x >> {spot}/count; cat {spot}/count", attempts=3).stdout == b"x\n"
         one.close()
         assert door.came == 2
@@ -309,10 +309,10 @@ def test_a_connection_that_is_refused_is_tried_again_and_the_command_runs_once(s
         door.go_home()
 
 
-def test_without_retries_one_refusal_is_enough(sshd, wish):
+def test_without_retries_one_refusal_is_enough(sshd, options):
     door = Doorman(sshd, refused=1)
     try:
-        one = ssh.Link(wish(host="127.0.0.1", port=door.port, check_host_keys=False).settings())
+        one = ssh.Link(options(host="127.0.0.1", port=door.port, check_host_keys=False).settings())
         with pytest.raises(ssh.SSHError):
             one.connect()
         one.close()
@@ -321,7 +321,9 @@ def test_without_retries_one_refusal_is_enough(sshd, wish):
         door.go_home()
 
 
-@pytest.mark.parametrize(("name", "kind"), [("session_started", ssh.LostError), ("anything_else", AttributeError)])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("session_started", ssh.ConnectionLostError), ("anything_else", AttributeError)]
+)
 def test_a_channel_that_is_closed_as_its_command_begins_is_a_lost_one(link, monkeypatch, name, kind):
     """asyncssh stumbles over its own clean-up when a connection ends between the host's answer and the next line."""
     from asyncssh import SSHClientConnection

@@ -31,8 +31,8 @@ print(json.dumps({"rc": result.rc, "stdout": result.stdout, "more": len(pipes())
 """
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("way", ["ssh_askpass", "sshpass"])
+@pytest.mark.matrix_ends
 def test_it_needs_nothing_in_path_and_leaves_nothing_open(as_root, sshds, tmp_path, way):
     folders = [one for one in os.environ["PATH"].split(":") if not os.path.exists(os.path.join(one, "ansible"))]
     assert shutil.which("ssh", path=":".join(folders)), "the ssh program is missing: apt install openssh-client"

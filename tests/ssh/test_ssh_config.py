@@ -6,14 +6,14 @@ from __future__ import annotations
 import pytest
 
 from forkless import ssh
-from forkless._errors import SpecError
+from forkless.core.errors import SpecError
 
 
 def settle(tmp_path, text="", host="web1", **more):
     path = tmp_path / "config"
     path.write_text(text)
     more.setdefault("ssh_args", "")
-    return ssh.Wish(host=host, **(more | {"ssh_args": f"-F {path} {more['ssh_args']}"})).settings()
+    return ssh.SshOptions(host=host, **(more | {"ssh_args": f"-F {path} {more['ssh_args']}"})).settings()
 
 
 def test_the_first_value_wins_and_the_command_line_comes_first(tmp_path):
@@ -92,18 +92,65 @@ def test_arguments_about_the_control_socket_mean_nothing(tmp_path):
 
 def test_a_missing_configuration_file_is_named():
     with pytest.raises(SpecError, match="/no/such"):
-        ssh.Wish(host="x", ssh_args="-F /no/such").settings()
+        ssh.SshOptions(host="x", ssh_args="-F /no/such").settings()
 
 
 def test_asking_for_a_terminal_is_seen():
-    assert ssh.Wish(host="x", ssh_args="-tt").tty
-    assert ssh.Wish(host="x", extra_args="-o RequestTTY=force").tty
-    assert not ssh.Wish(host="x").tty
+    assert ssh.SshOptions(host="x", ssh_args="-tt").tty
+    assert ssh.SshOptions(host="x", extra_args="-o RequestTTY=force").tty
+    assert not ssh.SshOptions(host="x").tty
 
 
 def test_home_and_agent_are_those_of_the_run(tmp_path):
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("Host *\n Port 5\n IdentityFile ~/key\n")
-    settings = ssh.Wish(host="x", environ={"HOME": str(tmp_path), "SSH_AUTH_SOCK": "/run/agent"}).settings()
+    settings = ssh.SshOptions(host="x", environ={"HOME": str(tmp_path), "SSH_AUTH_SOCK": "/run/agent"}).settings()
     assert (settings.port, settings.identities, settings.agent) == (5, (f"{tmp_path}/key",), "/run/agent")
     assert settings.known_hosts[0] == f"{tmp_path}/.ssh/known_hosts"
+
+
+# -- why asyncssh's own loader is not used (ARCHITECTURE.md): if one of these fails, asyncssh can do it now
+
+
+def by_asyncssh(path, host="web1"):
+    from asyncssh.config import SSHClientConfig
+
+    return SSHClientConfig.load(None, [str(path)], False, False, False, "me", (), host, ())
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text):
+        path = tmp_path / "config"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.mark.spawns  # importing asyncssh does
+def test_asyncssh_ignores_how_strictly_host_keys_are_checked(config, tmp_path):
+    text = "StrictHostKeyChecking accept-new\n"
+    assert by_asyncssh(config(text)).get("StrictHostKeyChecking") is None
+    assert settle(tmp_path, text).strict == "accept-new"
+
+
+@pytest.mark.spawns
+def test_asyncssh_starts_a_program_for_match_exec(config, tmp_path):
+    path = config(f"Match exec 'touch {tmp_path}/started'\n Port 9\n")
+    by_asyncssh(path)
+    assert (tmp_path / "started").exists()
+
+
+@pytest.mark.spawns
+def test_asyncssh_refuses_times_as_openssh_writes_them(config, tmp_path):
+    with pytest.raises(ValueError, match="Invalid ConnectTimeout integer value: 2m"):
+        by_asyncssh(config("ConnectTimeout 2m\n"))
+    assert settle(tmp_path, "ConnectTimeout 2m\n").port == 22
+
+
+@pytest.mark.spawns
+def test_asyncssh_reads_the_home_of_the_process_not_that_of_the_run(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home-of-the-process"))
+    path = config("IdentityFile %d/key\n")
+    assert by_asyncssh(path).get("IdentityFile") == [f"{tmp_path}/home-of-the-process/key"]

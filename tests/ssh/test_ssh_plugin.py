@@ -165,7 +165,7 @@ def test_importing_the_library_starts_no_program():
         "import sys; seen = []\n"
         "sys.addaudithook(lambda event, args: seen.append(event) if event in "
         "('subprocess.Popen', 'os.posix_spawn', 'os.fork', 'os.system') else None)\n"
-        "from forkless.ssh._library import asyncssh; asyncssh()\n"
+        "from forkless.ssh.asyncssh_import import asyncssh; asyncssh()\n"
         "import json; print(json.dumps(seen))"
     )
     done = subprocess.run(

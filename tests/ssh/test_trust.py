@@ -11,7 +11,7 @@ import pytest
 
 import sshd_targets
 from forkless import ssh
-from forkless._errors import UnsupportedError
+from forkless.core.errors import UnsupportedError
 
 pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.spawns]
 
@@ -100,7 +100,7 @@ def test_a_bad_line_in_known_hosts_does_not_hide_the_good_ones(sshds, link, tmp_
     link(common_args=trusting(known)).connect()
 
 
-def test_a_host_with_a_certificate_is_known_by_its_authority(sshds, wish, tmp_path):
+def test_a_host_with_a_certificate_is_known_by_its_authority(sshds, options, tmp_path):
     own = "127.0.0.1" if not sshds.root else sshds.hosts[0].address
     host_key = sshds.folder / "certified" / "host_key"
     target = None
@@ -113,7 +113,7 @@ def test_a_host_with_a_certificate_is_known_by_its_authority(sshds, wish, tmp_pa
         )  # fmt: skip
         known = tmp_path / "known"
         known.write_text(f"@cert-authority * {(sshds.folder / 'ca.pub').read_text()}")
-        one = ssh.Link(wish(target, common_args=trusting(known)).settings())
+        one = ssh.Link(options(target, common_args=trusting(known)).settings())
         assert one.execute("echo yes").stdout == b"yes\n"
         one.close()
     finally:
@@ -134,8 +134,8 @@ def test_a_wrong_password_is_not_shown_in_the_refusal(as_root, link):
     assert "not the one" not in str(caught.value)
 
 
-def test_secrets_are_not_in_the_picture_of_the_settings(wish):
-    settings = wish(password="s3cret", key="k3y", passphrase="phr4se").settings()
+def test_secrets_are_not_in_the_picture_of_the_settings(options):
+    settings = options(password="s3cret", key="k3y", passphrase="phr4se").settings()
     assert not any(word in repr(settings) for word in ("s3cret", "k3y", "phr4se"))
 
 
@@ -197,7 +197,7 @@ def config(tmp_path, sshds, text):
 
 def test_the_configuration_file_names_host_port_user_and_key(sshds, sshd, tmp_path):
     path = config(tmp_path, sshds, f"Host web*\n HostName {sshd.address}\n Port {sshd.port}\n")
-    one = ssh.Link(ssh.Wish(host="web1", common_args=f"-F {path}").settings())
+    one = ssh.Link(ssh.SshOptions(host="web1", common_args=f"-F {path}").settings())
     assert one.execute("echo there").stdout == b"there\n"
     one.close()
 
@@ -210,7 +210,7 @@ def test_a_jump_goes_through_the_bastion(as_root, sshds, tmp_path):
         f"Host behind\n HostName {behind.address}\n Port {behind.port}\n ProxyJump bastion\n",
     )  # fmt: skip
     before = bastion.log().count("Accepted publickey")
-    one = ssh.Link(ssh.Wish(host="behind", common_args=f"-F {path}").settings())
+    one = ssh.Link(ssh.SshOptions(host="behind", common_args=f"-F {path}").settings())
     assert one.execute("hostname").stdout == b"target1\n"
     one.close()
     assert bastion.log().count("Accepted publickey") == before + 1
@@ -220,11 +220,11 @@ def test_the_old_way_to_say_a_jump_needs_no_program_either(as_root, sshds, tmp_p
     bastion, behind = sshds.hosts[0], sshds.hosts[2]
     path = config(tmp_path, sshds, "")
     proxy = f'-o ProxyCommand="ssh -W %h:%p -q -p {bastion.port} {sshds.user}@{bastion.address}"'
-    one = ssh.Link(ssh.Wish(host=behind.address, port=behind.port, common_args=f"-F {path} {proxy}").settings())
+    one = ssh.Link(ssh.SshOptions(host=behind.address, port=behind.port, common_args=f"-F {path} {proxy}").settings())
     assert one.execute("hostname").stdout == b"target2\n"
     one.close()
 
 
 def test_a_proxy_command_that_is_a_program_is_refused_with_the_way_out():
     with pytest.raises(UnsupportedError, match="nc bastion.*ProxyJump"):
-        ssh.Wish(host="x", common_args="-F none -o ProxyCommand='nc bastion 22'").settings()
+        ssh.SshOptions(host="x", common_args="-F none -o ProxyCommand='nc bastion 22'").settings()

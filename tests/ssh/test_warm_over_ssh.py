@@ -55,7 +55,7 @@ def test_one_interpreter_serves_a_host_and_user_until_the_connection_is_reset(as
     assert after["parent"] != first["parent"]
 
 
-GUEST = """
+OTHER_USER = """
 - hosts: targets[0]
   gather_facts: false
   tasks:
@@ -63,11 +63,11 @@ GUEST = """
     - who:
       become: true
       become_user: nobody
-      register: guest
+      register: as_nobody
     - who:
       become: true
       become_user: nobody
-    - stat: {path: "/proc/{{ guest.parent }}"}
+    - stat: {path: "/proc/{{ as_nobody.parent }}"}
       vars: {ansible_ssh_extra_args: "-o ServerAliveInterval=33"}  # another connection to the same machine
     - who:
 """
@@ -78,15 +78,15 @@ def test_an_interpreter_of_a_user_who_may_be_removed_stays_until_another_comes(a
     (tmp_path / "library").mkdir()
     (tmp_path / "library/who.py").write_text(WHO)
     (tmp_path / "hosts.ini").write_text(sshds.inventory())
-    (tmp_path / "play.yml").write_text(GUEST)
+    (tmp_path / "play.yml").write_text(OTHER_USER)
     told = {"ansible_connection": connection, "ansible_become_password": sshd_targets.PASSWORD}
     result = forkless.run(
         playbook="play.yml", inventory="hosts.ini", cwd=tmp_path, engine="threads", extra_vars=told
     )  # fmt: skip
     assert result.rc == 0, result.stdout
     said = [event.event_data["res"] for event in result.events if event.event == "runner_on_ok"]
-    first, guest, again, seen, last = said
-    assert guest["user"] == again["user"] == "nobody"
-    assert guest["parent"] == again["parent"]
+    first, as_nobody, again, seen, last = said
+    assert as_nobody["user"] == again["user"] == "nobody"
+    assert as_nobody["parent"] == again["parent"]
     assert not seen["stat"]["exists"]
     assert last["parent"] == first["parent"]

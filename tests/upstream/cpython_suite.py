@@ -31,10 +31,15 @@ if TYPE_CHECKING:
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+from forkless.core import versions  # noqa: E402  # of this tree, whatever is installed
+
 _WRITTEN = tomllib.loads((HERE / "cpython_known.toml").read_text())
 KNOWN = _WRITTEN["differs"]
 RACES = _WRITTEN["races"]
 PYTHONS = ("3.11.7", "3.12.1", "3.13.0")
+# Where a Linux distribution puts its own, with the suite in a package beside it (Debian: libpython3.14-testsuite).
+SYSTEM = tuple(f"/usr/bin/python{minor}" for minor in versions.PYTHONS)
 METHODS = ("spawn", "forkserver", "fork")
 
 
@@ -73,6 +78,22 @@ def interpreter(name: str) -> str:
     if not os.path.exists(path):
         raise Missing(f"there is no Python {name} at {path}")
     return path
+
+
+def on_this_machine() -> list[str]:
+    """pyenv's, and those of the system that come with their tests. What is not here is said aloud."""
+    found = []
+    for name in PYTHONS:
+        try:
+            interpreter(name)
+        except Missing as missing:
+            print(f"not run: {missing}")
+        else:
+            found.append(name)
+    suites = {
+        path: pathlib.Path(f"/usr/lib/{pathlib.Path(path).name}/test/_test_multiprocessing.py") for path in SYSTEM
+    }
+    return found + [path for path, suite in suites.items() if os.path.exists(path) and suite.exists()]
 
 
 # test.test_concurrent_futures is installed with 3.13 only. 3.11 has Debian's; 3.12 takes 3.13's with what it lacks
@@ -199,7 +220,9 @@ def judge(report: dict, mode: Mode) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pythons", nargs="*", default=list(PYTHONS))
+    parser.add_argument(
+        "pythons", nargs="*", help="a version that pyenv knows, or a path; without any, all that are on this machine"
+    )
     parser.add_argument("--method", action="append", choices=METHODS)
     sides = parser.add_mutually_exclusive_group()
     sides.add_argument("--sealed", action="store_true", help="only with processes forbidden by the kernel")
@@ -213,7 +236,7 @@ def main() -> int:
     parser.add_argument("--keep", type=pathlib.Path, help="a folder to keep the reports in")
     a = parser.parse_args()
     surprises = 0
-    for python in a.pythons:
+    for python in a.pythons or on_this_machine():
         for method in a.method or METHODS:
             for sealed in [True] * (not a.open) + [False] * (not a.sealed):
                 mode = Mode(interpreter(python), method, sealed)

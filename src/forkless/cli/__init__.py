@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command. Each subcommand is a module of this folder with `main(argv) -> int`, loaded when it is called."""
+"""The command `forkless`. Each subcommand is a module of `commands` with `main(argv) -> int`, imported when it is called."""
 
 from __future__ import annotations
 
@@ -9,14 +9,29 @@ import importlib.metadata
 import os
 import platform
 import sys
+from typing import TYPE_CHECKING
 
-__all__ = ["COMMANDS", "main"]
+from forkless.core.errors import ForklessError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["COMMANDS", "guarded", "main"]
 
 COMMANDS = {
     "playbook": "run a playbook, with ansible-playbook's own arguments",
     "adhoc": "run one module on hosts, with ansible's own arguments",
+    "console": "run modules on hosts from a prompt, with ansible-console's own arguments",
+    "exec": "run a command, such as make or molecule, whose ansible-playbook is forkless",
+    "shim": "install an ansible-playbook that is forkless, for other programs; remove it; tell about it",
     "run": "run an ansible-runner folder (private_data_dir), as `ansible-runner run` does",
     "jobs": "list, follow, stop and tidy up jobs that outlive their play",
+    "launch": "queue a playbook for workers, on this or other machines",
+    "worker": "carry out queued runs on this machine",
+    "runs": "list, follow, cancel and relaunch queued runs",
+    "schedule": "launch playbooks again and again, at set times",
+    "serve": "a page that shows and steers queued runs, in a browser",
+    "queue": "the queue's database: create, upgrade, check",
     "doctor": "tell what this machine can do, and which engine will be used",
     "completion": "print completions for bash, zsh or fish",
 }
@@ -29,8 +44,11 @@ a fork copied, and it works where no process can be started.
   forkless playbook site.yml -i hosts.ini             what ansible-playbook does, with a live view at a terminal
   forkless playbook site.yml --report run.html        ... and one HTML file about where the time went
   forkless adhoc all -i hosts.ini -m ping             what ansible does
+  forkless exec -- molecule test                      any program that calls ansible-playbook, without changing it
   forkless run DIR -p site.yml                        what ansible-runner run does
   forkless jobs list                                  jobs that outlive their play
+  forkless launch site.yml -i hosts.ini --follow      queue it; `forkless worker` carries it out, here or elsewhere
+  forkless serve --project .                          see and steer runs in a browser
 """
 
 
@@ -54,7 +72,7 @@ def _versions() -> str:
             return "not installed"
 
     ours = version("forkless")
-    if ours == "not installed":  # run from its sources
+    if ours == "not installed":  # run from a source tree
         from forkless import __version__ as ours
     return (
         f"forkless {ours}\nansible-core {version('ansible-core')}\nPython {platform.python_version()} ({sys.executable})\n"
@@ -71,16 +89,24 @@ def _nearest(word: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
+    words = sys.argv[1:] if argv is None else argv
+    return guarded(lambda: _main(words))
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Call a command that owns the process; what its streams and its folder cannot do becomes a sentence and an exit code."""
     _open_streams()
     try:
-        code = _main(argv)
+        code = command()
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read along has seen enough. That is no failure of ours.
+        # The reader of a pipe (`head`, `less`) has closed it. That is not an error of this command.
         code = 0
         _forget_stdout()
-    except OSError as err:  # a disk that is full, at the last flush
+    except FileNotFoundError as err:  # os.getcwd() names no file
+        sys.stderr.write(f"forkless: {err.filename or 'the working directory'} does not exist\n")
+        code = 1
+    except OSError as err:  # the disk is full at the last flush
         sys.stderr.write(f"forkless: the output could not be written: {err.strerror}\n")
         code = 1
         _forget_stdout()
@@ -97,24 +123,28 @@ def _main(argv: list[str]) -> int:
     if argv[0] not in COMMANDS:
         sys.stderr.write(_nearest(argv[0]))
         return 2
-    command = importlib.import_module(f"forkless.cli.{argv[0]}")
-    code: int = command.main(argv[1:])
+    try:
+        command = importlib.import_module(f"forkless.cli.commands.{argv[0]}")
+        code: int = command.main(argv[1:])
+    except ForklessError as error:
+        sys.stderr.write(f"forkless {argv[0]}: {error}\n")
+        return 2 if isinstance(error, ValueError) else 1
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _forget_stdout()  # the command came to its end, and its code says how
+        _forget_stdout()  # the command has ended, and its exit code stays
     return code
 
 
 def _open_streams() -> None:
-    """Started with a stream closed (`>&-`), Python has None in its place, and Ansible writes to it all the same."""
+    """Open a missing stream on /dev/null: Python sets a closed stream (`>&-`) to None, and Ansible writes to it anyway."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # for as long as we run
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  # open until the process ends
 
 
 def _forget_stdout() -> None:
-    """Python would complain again when it closes the stream."""
+    """Redirect stdout to /dev/null: otherwise Python reports the error again when it closes the stream at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

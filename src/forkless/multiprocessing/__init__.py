@@ -11,20 +11,21 @@ The stdlib's multiprocessing, on threads.
     with multiprocessing.Pool(4) as pool:
         print(pool.map(abs, [-1, -2, -3]))
 
-It is a start method, not a rewrite: queues, pipes, pools and managers stay the stdlib's own code, and only what starts a
-process, and what the interpreter keeps once per process, is ours. Importing this changes nothing; install() does.
+It adds a start method: queues, pipes, pools and managers remain the stdlib's code. Replaced are only the code that
+starts a process, and the state that an interpreter keeps once per process. Importing this package changes nothing;
+install() does.
 
-    "thread"      a thread, given the parent's own objects
-    "fork"        the same, under the name that programs ask for
-    "spawn"       a thread, given pickled copies and duplicated descriptors
-    "forkserver"  likewise
+    "thread"      a thread that gets the parent's own objects
+    "fork"        the same as "thread", for programs that ask for "fork"
+    "spawn"       a thread that gets pickled copies and duplicated descriptors
+    "forkserver"  the same as "spawn"
 """
 
 from __future__ import annotations
 
-from forkless.multiprocessing._abandoned import Abandoned, abandoned
-from forkless.multiprocessing._install import install, installed, is_installed, uninstall
 from forkless.multiprocessing.context import ThreadContext, ThreadProcess
+from forkless.multiprocessing.patches import install, installed, is_installed, uninstall
+from forkless.multiprocessing.stopping import Abandoned, abandoned
 
 __all__ = [
     "Abandoned",

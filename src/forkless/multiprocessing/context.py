@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The start method "thread", in the manner of the stdlib's own contexts."""
+"""The start method "thread", built like the stdlib's contexts."""
 
 from __future__ import annotations
 
 from multiprocessing import context, process
 from typing import Any
 
-from forkless.multiprocessing._semlock import RECURSIVE_MUTEX, SEMAPHORE, SemLock
+from forkless.multiprocessing.synchronize import RECURSIVE_MUTEX, SEMAPHORE, SemLock
 
 __all__ = ["ThreadContext", "ThreadProcess"]
 
 
 class ThreadProcess(process.BaseProcess):
-    """A process that is a thread, and is given its parent's objects as they are."""
+    """A process that runs as a thread and gets its parent's objects by reference."""
 
     _start_method = "thread"
 
     @staticmethod
-    def _Popen(process_obj: Any) -> Any:  # noqa: N802  (the stdlib's name)
-        from forkless.multiprocessing._install import is_installed
+    def _Popen(process_obj: object) -> object:  # noqa: N802  (the stdlib's name)
+        from forkless.multiprocessing.patches import is_installed
         from forkless.multiprocessing.popen_thread import Popen
 
         if not is_installed():
@@ -33,8 +33,8 @@ class ThreadContext(context.BaseContext):
     _name = "thread"
     Process = ThreadProcess
 
-    # The stdlib's locks are made of whatever `_multiprocessing` offers at the time. Ours have no name in the file
-    # system, for which the stdlib would start a process to watch over it, and a child that waits can be told to stop.
+    # The stdlib's locks would use the C SemLock while only "thread" is installed. These use ours: it has no name in the
+    # file system, so the stdlib starts no resource tracker for it, and a child that waits for it can be stopped.
 
     def Lock(self) -> Any:  # noqa: N802
         return _lock("Lock", SEMAPHORE, 1, 1)
@@ -49,8 +49,8 @@ class ThreadContext(context.BaseContext):
         return _lock("BoundedSemaphore", SEMAPHORE, value, value)
 
 
-def _lock(name: str, kind: int, value: int, maxvalue: int) -> Any:
-    """One of the stdlib's own lock types, around a SemLock of ours."""
+def _lock(name: str, kind: int, value: int, maxvalue: int) -> object:
+    """An instance of the stdlib's lock type `name` around our SemLock."""
     from multiprocessing import synchronize
 
     lock = object.__new__(getattr(synchronize, name))

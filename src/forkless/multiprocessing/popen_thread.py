@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The Popen of each start method: where the stdlib's would start a process, these start a thread."""
+"""The Popen of each start method. They start a thread where the stdlib's start a process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import threading
 from multiprocessing import process as stdlib_process
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from forkless.multiprocessing import _bootstrap, _handover
-from forkless.multiprocessing._abandoned import Stop, Stopper
-from forkless.multiprocessing._life import Life, here
-from forkless.multiprocessing._stdlib import context, util
+from forkless.multiprocessing import bootstrap, transfer
+from forkless.multiprocessing.process_state import ProcessState, current_state
+from forkless.multiprocessing.stdlib import context, util
+from forkless.multiprocessing.stopping import Stopper, ThreadInterrupted, ThreadStopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,25 +23,27 @@ Process = Any
 
 
 class Popen:
-    """The parent's handle on a child, with the members that BaseProcess expects of it."""
+    """The parent's handle of a child, with the members that BaseProcess expects. Any thread may call its methods."""
 
     method: ClassVar[str] = "thread"
-    # BaseProcess.start() reads this to keep it. A descriptor is opened only when one is asked for: _by_thread.sentinel_of.
+    # BaseProcess.start() copies this attribute. The descriptor is opened when it is first read: see
+    # process.sentinel_of.
     sentinel = None
 
     def __init__(self, process: Process) -> None:
         util._flush_std_streams()
-        self.life = Life.child_of(here())
-        self.life.context = context._default_context.get_context()
-        self.pid = self.life.pid
-        self._stopper = Stopper(self.life)
+        self.state = ProcessState.child_of(current_state())
+        # None if no start method was chosen yet; get_context() would fix the parent's choice.
+        self.state.context = context._default_context._actual_context
+        self.pid = self.state.pid
+        self._stopper = Stopper(self.state)
         self._launch(process)
 
     def poll(self) -> int | None:
-        return self.life.returncode
+        return self.state.returncode
 
     def wait(self, timeout: float | None = None) -> int | None:
-        return self.life.wait(timeout)
+        return self.state.wait(timeout)
 
     def terminate(self) -> None:
         self._stopper.stop(signal.SIGTERM)
@@ -49,21 +51,25 @@ class Popen:
     def kill(self) -> None:
         self._stopper.stop(getattr(signal, "SIGKILL", 9))
 
+    def interrupt(self) -> None:
+        """Called by Process.interrupt(), since 3.14."""
+        self._stopper.interrupt()
+
     def close(self) -> None:
-        self.life.close_sentinel()
+        self.state.close_sentinel()
 
     @property
     def returncode(self) -> int | None:
-        return self.life.returncode
+        return self.state.returncode
 
     def _launch(self, process: Process) -> None:
-        self.life.process = _handover.by_reference(process)
+        self.state.process = transfer.by_reference(process)
         self._start_thread(process.name, None)
 
     def _start_thread(self, name: str, receive: Callable[[], Process] | None) -> None:
-        child = _Child(self.life, self._stopper, name, receive)
-        # Not threading.Thread: the interpreter must not wait for a thread that cannot be stopped, yet the threads that
-        # the child starts must not be daemons because of it.
+        child = _ThreadChild(self.state, self._stopper, name, receive)
+        # Not threading.Thread: at exit the interpreter must not join a thread that cannot be stopped. A daemon Thread
+        # would avoid that, but the threads that the child starts would inherit the flag.
         self._stopper.thread_started(_thread.start_new_thread(child, ()), name)
 
 
@@ -73,69 +79,75 @@ class ForkPopen(Popen):
 
 class SpawnPopen(Popen):
     method = "spawn"
-    DupFd = _handover.Duplicate
+    DupFd = transfer.FdInPickle
 
     def _launch(self, process: Process) -> None:
-        # Whoever pickles a lock or a shared block pickles its name only. The parent may let go of the thing itself as
-        # soon as start() returns, so it is held until the child has its own.
+        # The pickle of a lock or a shared block contains only its name. The parent may drop the object itself when
+        # start() returns, so it is referenced here until the child has unpickled its own.
         held = [dict(vars(process))]
         try:
-            parcel = _handover.by_copy(process, self)
-            self._start_thread(process.name, lambda: self._receive(parcel, held))
-        except BaseException:  # whatever a __reduce__ raises, or Ctrl-C: there is no child to take its descriptors
-            _handover.Duplicate.drop_unclaimed(self.life)
+            pickled = transfer.by_copy(process, self)
+            self._start_thread(process.name, lambda: self._receive(pickled, held))
+        except BaseException:  # from a __reduce__, or KeyboardInterrupt: no child will claim the descriptors
+            transfer.FdInPickle.drop_unclaimed(self.state)
             raise
 
-    def _receive(self, parcel: memoryview, held: list[Any]) -> Process:
-        # Proxies built while this is set do not count themselves in; they do it in _bootstrap, as this child's own.
-        newborn = self.life.process
-        newborn._inheriting = True
+    def _receive(self, pickled: memoryview, held: list[Any]) -> Process:
+        # While this is set, an unpickled manager proxy does not call incref; its after-fork hook in _bootstrap does,
+        # for this child.
+        unreceived = self.state.process
+        unreceived._inheriting = True
         try:
-            return _handover.unpack(parcel)
+            return transfer.unpack(pickled)
         finally:
-            del newborn._inheriting
+            del unreceived._inheriting
             held.clear()
 
     def duplicate_for_child(self, fd: int) -> int:
-        return _handover.Duplicate.of(fd, self.life)
+        return transfer.FdInPickle.of(fd, self.state)
 
 
 class ForkserverPopen(SpawnPopen):
     method = "forkserver"
 
 
-class _Newborn(stdlib_process.BaseProcess):
-    """current_process() of a child that has not received its process object yet."""
+class _UnreceivedProcess(stdlib_process.BaseProcess):
+    """What current_process() returns in a child that has not unpickled its process object yet."""
 
-    def __init__(self, life: Life, name: str) -> None:
+    def __init__(self, state: ProcessState, name: str) -> None:
         self._identity = ()
         self._name = name
-        self._parent_pid = life.parent.pid
+        self._parent_pid = state.parent.pid
         self._popen = None
         self._closed = False
-        self._config = dict(life.parent.process._config)
+        self._config = dict(state.parent.process._config)
 
 
 class _ThreadOfChild(threading._DummyThread):
     """
-    What threading.current_thread() is inside a child: its main thread.
+    What threading.current_thread() returns on a child's own thread.
 
-    A dummy is how threading itself knows a thread that it did not start. Unlike a plain one it is no daemon, and so
-    neither are the threads that the child starts.
+    threading represents a thread that it did not start by a _DummyThread. Unlike that, this one is not a daemon, so
+    that the threads started by the child are not daemons either. Its name is that of a process's main thread, because
+    the repr of a lock shows it.
     """
 
-    def __init__(self, life: Life, name: str) -> None:
+    def __init__(self, state: ProcessState) -> None:
         super().__init__()
-        self._name = name
+        self._name = "MainThread"
         self._daemonic = False
-        self._forkless_life = life
+        self._forkless_state = state
 
 
-class _Child:
-    """Everything that happens on the thread, from its first statement to its last."""
+class _ThreadChild:
+    """
+    The function that runs on a child's thread.
 
-    def __init__(self, life: Life, stopper: Stopper, name: str, receive: Callable[[], Process] | None) -> None:
-        self._life = life
+    It guarantees that the child's end is recorded exactly once, whenever an asynchronous ThreadStopped arrives.
+    """
+
+    def __init__(self, state: ProcessState, stopper: Stopper, name: str, receive: Callable[[], Process] | None) -> None:
+        self._state = state
         self._stopper = stopper
         self._name = name
         self._receive = receive
@@ -145,38 +157,39 @@ class _Child:
         code = 1
         try:
             if not self._stopper.signal:
-                thread = _ThreadOfChild(self._life, self._name)
+                thread = _ThreadOfChild(self._state)
                 code = self._live()
-        except Stop:
+        except (ThreadStopped, ThreadInterrupted):
             pass
         finally:
-            # Not a word may be lost from here on. A Stop that arrives at the last moment, which is any call, is let go by.
+            # The steps below must all be taken. A ThreadStopped can still arrive at any bytecode until thread_gone()
+            # has returned, so the call is repeated.
             while not self._stopper.gone:
                 try:
                     self._stopper.thread_gone()
-                except Stop:
+                except (ThreadStopped, ThreadInterrupted):
                     continue
             try:
-                _handover.Duplicate.drop_unclaimed(self._life)
+                transfer.FdInPickle.drop_unclaimed(self._state)
                 if thread is not None:
                     thread._delete()  # type: ignore[attr-defined]
             finally:
-                # Last of all: whoever waits for it wakes up once, when there is nothing left to do that would keep the
-                # interpreter from them.
-                self._life.end(-self._stopper.signal or code)
+                # The last step: a thread that waits for the child wakes up when this thread no longer competes for the
+                # GIL.
+                self._state.end(-self._stopper.signal or code)
 
     def _live(self) -> int:
-        life = self._life
-        life.parent_process = _bootstrap.ParentProcess(life.parent)
+        state = self._state
+        state.parent_process = bootstrap.ParentProcess(state.parent)
         if self._receive is not None:
-            life.process = _Newborn(life, self._name)
+            state.process = _UnreceivedProcess(state, self._name)
             try:
-                life.process = self._receive()
-            except Exception:  # noqa: BLE001  (whatever a pickle may raise; it ends the child, not the program)
-                _bootstrap.report(self._name)
+                state.process = self._receive()
+            except Exception:  # noqa: BLE001  (unpickling may raise anything; it must end the child, not the program)
+                bootstrap.report(self._name)
                 return 1
             finally:
                 del self._receive
-        code: int = life.process._bootstrap(parent_sentinel=None)
-        _bootstrap.empty_pockets(life.process)
+        code: int = state.process._bootstrap(parent_sentinel=None)
+        bootstrap.drop_references(state.process)
         return code & 0xFF

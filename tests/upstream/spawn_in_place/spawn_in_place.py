@@ -10,7 +10,7 @@ def pytest_configure(config):
     if os.environ.get("FORKLESS_SPAWN_IN_PLACE") == "pexpect":
         import pexpect
 
-        from forkless.engines._spawn import RunnerSpawn
+        from forkless.engines.runner.pty_spawn import RunnerSpawn
 
         pexpect.spawn = RunnerSpawn
     else:

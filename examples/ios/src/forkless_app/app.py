@@ -8,7 +8,7 @@ import pathlib
 import toga
 from toga.style import Pack
 
-from forkless_app.shelf import Session, Shelf
+from forkless_app.library import PlaybookLibrary, Session
 
 
 class ForklessApp(toga.App):
@@ -19,14 +19,16 @@ class ForklessApp(toga.App):
     def startup(self):
         self.home = self.home or self.paths.data
         shipped = pathlib.Path(__file__).parent / "playbooks"
-        self.shelf = Shelf(shipped, self.home / "playbooks")
+        self.library = PlaybookLibrary(shipped, self.home / "playbooks")
         self.session = Session(self.home, self.say, self.refresh)
-        self.books = toga.Selection(items=[book.title for book in self.shelf.books()], style=Pack(flex=1))
+        self.selection = toga.Selection(
+            items=[playbook.title for playbook in self.library.playbooks()], style=Pack(flex=1)
+        )
         self.run_button = toga.Button("Run", on_press=self.run)
         self.stop_button = toga.Button("Stop", on_press=self.stop, enabled=False)
         self.output = toga.MultilineTextInput(readonly=True, style=Pack(flex=1, font_family="monospace"))
         self.status = toga.Label("ready")
-        bar = toga.Box(children=[self.books, self.run_button, self.stop_button])
+        bar = toga.Box(children=[self.selection, self.run_button, self.stop_button])
         self.main_window = toga.MainWindow(title=self.formal_name)
         self.main_window.content = toga.Box(
             children=[bar, self.output, self.status], style=Pack(direction="column", margin=8)
@@ -35,8 +37,10 @@ class ForklessApp(toga.App):
 
     def run(self, _button):
         self.output.value = ""
-        chosen = self.books.value
-        self.task = self.session.start(next(book for book in self.shelf.books() if book.title == chosen))
+        chosen = self.selection.value
+        self.task = self.session.start(
+            next(playbook for playbook in self.library.playbooks() if playbook.title == chosen)
+        )
 
     def stop(self, _button):
         self.session.stop()

@@ -14,14 +14,17 @@ from ansible_collections.forkless.core.plugins.modules.async_job import DOCUMENT
 
 MISSING = ""
 try:
-    from forkless import ForklessError
+    from forkless import ForklessError, JobChangedError
     from forkless import jobs as forkless_jobs
 except ImportError as error:
-    ForklessError = None
+    ForklessError = JobChangedError = None
     MISSING = str(error)
 
 # A job's own async folder, below the configured one; as forkless.jobs.slot_of makes it.
 SLOT = re.compile(r"/forkless/[0-9a-f]{24}/(open|c-[0-9a-f]+)/?$")
+# States in which a job is worth another attempt.
+RETRIED = ("failed", "killed", "timed_out", "dead", "lost")
+MOST_RETRIES = 100
 # What the module's documentation says it takes is what it takes.
 SPEC = {
     name: {word: value for word, value in option.items() if word != "description"}
@@ -45,7 +48,7 @@ class ActionModule(ActionBase):
         store = None
         try:
             store = forkless_jobs.open_store(asked["backend"], asked["state_dir"])
-            self._book = forkless_jobs.JobBook(store)
+            self._registry = forkless_jobs.JobRegistry(store)
             result = getattr(self, "_" + asked["op"])(asked)
         except ForklessError as error:
             result = {"failed": True, "msg": str(error)}
@@ -57,29 +60,88 @@ class ActionModule(ActionBase):
     # -- what the roles do
 
     def _load(self, asked):
+        if asked["retries"] and not asked["claim"]:
+            raise AnsibleError("retries need a claim: without one, two controllers could start the same attempt.")
+        if not 0 <= asked["retries"] <= MOST_RETRIES:
+            raise AnsibleError("retries must be 0 to %d, not %d." % (MOST_RETRIES, asked["retries"]))
         key = self._key(asked)
+        record = first = self._registry.find(key)
         while True:
-            record = self._book.find(key)
-            if record is None:
-                break
-            if not asked["forget"] or self._status_of(record, asked)["state"] not in asked["forget"]:
-                return self._found(record)
-            if self._task.check_mode:
-                break
-            self._remove(record, asked)
+            try:
+                # A job that another controller started while we looked is not the one that was to be started anew.
+                if record is None or (_same_job(record, first) and self._is_unwanted(record, asked)):
+                    return self._loaded_anew(key, record, asked)
+            except JobChangedError:
+                record = self._registry.find(key)
+                continue
+            # Another controller that starts it anew takes its files away: what the host said may be true of no job now.
+            seen, record = record, self._registry.find(key) if asked["forget"] or asked["retries"] else record
+            if record is not None and _same_job(record, seen):
+                return self._found(record, asked)
+
+    def _is_unwanted(self, record, asked):
+        if not asked["forget"] and not asked["retries"]:
+            return False
+        state = self._status_of(record, asked)["state"]
+        return state in asked["forget"] or self._is_retried(record, state, asked)
+
+    def _is_retried(self, record, state, asked):
+        """Whether another attempt is due. A state in `forget` is no attempt: the job is begun afresh."""
+        return state in RETRIED and state not in asked["forget"] and len(record.attempts) < asked["retries"]
+
+    def _attempts(self, over, asked):
+        """How the attempts so far have ended, if what is started next is a retry of them."""
+        if over is None or not asked["retries"]:
+            return []
+        job = self._status_of(over, dict(asked, lines=0))
+        names = ("ansible_job_id", "state", "rc", "signal", "start", "end", "why")
+        this = {name: job[name] for name in names}
+        return [*over.attempts, this] if self._is_retried(over, job["state"], asked) else []
+
+    def _loaded_anew(self, key, over, asked):
+        """No job is wanted that there is; `over` is one that is to be forgotten, if there is one."""
         if not asked["claim"] or self._task.check_mode:
-            if self._host() != key.host and self._task.delegate_to != key.host:
+            if over is not None and not self._task.check_mode:
+                self._remove(over, asked)
+            if not self._is_here(key):
                 # Someone asks from afar; this connection leads to another host than the job's.
-                return self._not_found(key, "", False)
-            return self._adopted_or_not(key, self._book.newest(key), asked)
-        record = self._book.claim(key, lease=asked["claim_lease"], wait=asked["claim_wait"])
-        if record.state == forkless_jobs.SAVED:
-            return self._found(record)
-        return self._adopted_or_not(key, record, asked, claim=record)
+                return self._not_found("", self._registry.newest(key))
+            return self._adopted_or_not(key, self._registry.newest(key), asked)
+        play = str(getattr(self._task.get_play(), "_uuid", ""))
+        hosts = frozenset([key.host, *self._vars.get("ansible_play_hosts_all", [])])
+        claim = self._registry.claim(
+            key,
+            lease=asked["claim_lease"],
+            wait=asked["claim_wait"],
+            claimant="%s/%s" % (self._host(), play),
+            instead_of=over,
+            attempts=self._attempts(over, asked),
+            play=forkless_jobs.Play(play, hosts) if len(hosts) > 1 else None,
+        )
+        if claim.state == forkless_jobs.SAVED:
+            return self._found(claim, asked)
+        if over is not None:
+            # Only now: of all who saw that it was over, one is to take its files away, while nobody starts another one.
+            job = self._status_of(over, asked)
+            if job["state"] == "running":
+                return self._found(self._given_back(key, over, claim), asked)
+            self._remove_files(over, asked, job)
+        return self._adopted_or_not(key, claim, asked, claim=claim)
+
+    def _given_back(self, key, record, claim):
+        """The record of a job that was not over after all, in the place of the claim that has replaced it."""
+        return self._registry.save(
+            key,
+            record.ansible_job_id,
+            metadata=record.metadata,
+            async_dir=record.async_dir,
+            slot=forkless_jobs.slot_of("/", key, claim.claim["token"]),
+            process=record.process,
+        )
 
     def _adopted_or_not(self, key, newest, asked, claim=None):
         if self._is_windows():
-            return self._not_found(key, "", claim is not None)
+            return self._not_found("", newest, claim is not None)
         seen = self._probe(
             op="look",
             slots=key.slots,
@@ -93,26 +155,27 @@ class ActionModule(ActionBase):
                 found = (newest, key, job["ansible_job_id"], job["async_dir"], job["process"])
                 if self._task.check_mode:
                     return dict(
-                        self._not_found(key, job["async_dir"], False),
+                        self._not_found(job["async_dir"], newest),
                         found=True,
                         adopted=True,
                         ansible_job_id=job["ansible_job_id"],
                         host=key.host,
+                        state=job["state"],
                     )
-                return dict(self._found(self._book.adopt(*found)), changed=True)
+                return dict(self._found(self._registry.adopt(*found), asked, job["state"]), changed=True)
         slot = seen["slot"]
         if self._task.check_mode:
             # In check mode Ansible starts async tasks all the same, and their modules do nothing. What they leave must
             # not lie where the next run would take it for the job.
             slot = seen["base"].rstrip("/") + "/forkless/check-mode"
-        return dict(self._not_found(key, slot, claim is not None), changed=claim is not None)
+        return dict(self._not_found(slot, newest, claim is not None), changed=claim is not None)
 
     def _save(self, asked):
         key = self._key(asked)
         # Only Ansible's own check may end a play for want of an id; a record without one is worth nothing.
         slot = asked["async_dir"] if key.slots in asked["async_dir"] else ""
         if self._task.check_mode:
-            return {"changed": True, "state_file": self._book.store.place(key.stem)}
+            return {"changed": True, "state_file": self._registry.store.place(key.stem)}
         warnings = []
         where = {"async_dir": "", "process": {}, "found": False}
         try:
@@ -121,7 +184,7 @@ class ActionModule(ActionBase):
         except (AnsibleConnectionFailure, AnsibleError) as error:
             # The id is worth more than what we would have liked to know beside it.
             warnings.append("%s was saved, but the host could not be asked about its processes: %s" % (key, error))
-        record = self._book.save(
+        record = self._registry.save(
             key,
             asked["ansible_job_id"],
             metadata=json.loads(json.dumps(asked["metadata"], default=str)),
@@ -131,7 +194,7 @@ class ActionModule(ActionBase):
         )
         return {
             "changed": True,
-            "state_file": self._book.store.place(key.stem),
+            "state_file": self._registry.store.place(key.stem),
             "record": record.shown(),
             "warnings": warnings,
         }
@@ -143,21 +206,24 @@ class ActionModule(ActionBase):
             )["job"]
             return {"changed": False, "found": True, "job": job, "host": self._host()}
         key = self._key(asked)
-        record = self._book.find(key)
+        record = self._started(key)
         if record is None:
-            return {"changed": False, "found": False, "job": self._no_job(self._book.newest(key)), "host": key.host}
+            return {"changed": False, "found": False, "job": self._no_job(self._registry.newest(key)), "host": key.host}
         job = self._status_of(record, asked)
+        if record.state == forkless_jobs.CLAIMED:
+            job["why"] = job["why"] or "it was started, and its controller has not saved it"
         return {"changed": False, "found": True, "job": job, "host": record.key.host, "record": record.shown()}
 
     def _list(self, asked):
         problems = []
-        records = self._book.jobs(
+        records = self._registry.jobs(
             asked["host"], job_name=asked["job_name"], playbook_name=asked["playbook_name"], problems=problems
         )
-        return {"changed": False, "jobs": [record.shown() for record in records], "warnings": problems}
+        warnings = [str(problem) for problem in problems]
+        return {"changed": False, "jobs": [record.shown() for record in records], "warnings": warnings}
 
     def _kill(self, asked):
-        record = self._book.known(self._key(asked))
+        record = self._known(self._key(asked))
         seen = self._probe(
             op="kill",
             jid=record.ansible_job_id,
@@ -170,7 +236,7 @@ class ActionModule(ActionBase):
         return {"changed": seen["changed"], "job": seen["job"], "seen": seen["seen"], "host": record.key.host}
 
     def _output(self, asked):
-        record = self._book.known(self._key(asked))
+        record = self._known(self._key(asked))
         seen = self._probe(
             op="output",
             jid=record.ansible_job_id,
@@ -178,6 +244,7 @@ class ActionModule(ActionBase):
             process=record.process,
             path=asked["path"],
             offset=asked["offset"],
+            tail=asked["tail"],
             limit=asked["limit"],
         )
         names = ("job", "source", "output", "offset", "size")
@@ -186,7 +253,7 @@ class ActionModule(ActionBase):
     def _cleanup(self, asked):
         host = asked["host"] or self._host()
         problems, removed, kept = [], [], []
-        records = self._book.jobs(
+        records = self._registry.jobs(
             host, job_name=asked["job_name"], playbook_name=asked["playbook_name"], problems=problems
         )
         for record in records:
@@ -195,23 +262,57 @@ class ActionModule(ActionBase):
                 "playbook_name": record.key.playbook_name,
                 "host": host,
                 "ansible_job_id": record.ansible_job_id,
+                "state": "claimed" if record.state == forkless_jobs.CLAIMED else "unknown",
             }
-            if record.state == forkless_jobs.CLAIMED:
-                what["state"] = "claimed"
-                reason = self._sweep_claim(record, asked)
-            else:
-                job = self._status_of(record, asked)
-                what["state"] = job["state"]
-                reason = self._why_kept(record, job, asked)
-                if not reason and not self._task.check_mode:
-                    self._remove(record, asked, job)
+            try:
+                reason = self._cleaned_or_why_not(record, what, asked)
+            except AnsibleConnectionFailure:
+                raise
+            except (AnsibleError, ForklessError) as error:
+                # One job that cannot be looked at keeps no other from being cleaned up.
+                reason = str(error)
+                what["state"] = "unknown"
             if reason:
                 kept.append(dict(what, why=reason))
             else:
                 removed.append(what)
-        return {"changed": bool(removed), "removed": removed, "kept": kept, "warnings": problems}
+        if not self._task.check_mode:
+            self._registry.purge(host)
+        warnings = [str(problem) for problem in problems]
+        return {"changed": bool(removed), "removed": removed, "kept": kept, "warnings": warnings}
 
     # -- steps of these
+
+    def _started(self, key):
+        """
+        The record of a started job. A name that is only claimed may have one, too: its controller died before it could
+        save it, or is about to. It is found in the name's folders on the host; nothing is fenced, and nothing is written.
+        """
+        record = self._registry.find(key)
+        newest = self._registry.newest(key) if record is None else None
+        if newest is None or newest.state != forkless_jobs.CLAIMED or self._is_windows() or not self._is_here(key):
+            return record
+        for job in self._probe(op="look", slots=key.slots)["jobs"]:
+            if job["ansible_job_id"] not in newest.known_ids():
+                found = {name: job[name] for name in ("ansible_job_id", "async_dir", "process")}
+                return newest.followed_by(**found)
+        return None
+
+    def _known(self, key):
+        record = self._started(key)
+        if record is None and self._no_job(self._registry.newest(key))["state"] == "claimed":
+            raise AnsibleError("%s is claimed, and no job has been started for it on the host yet." % key)
+        return record or self._registry.known(key)
+
+    def _cleaned_or_why_not(self, record, what, asked):
+        if record.state == forkless_jobs.CLAIMED:
+            return self._sweep_claim(record, asked)
+        job = self._status_of(record, asked)
+        what["state"] = job["state"]
+        reason = self._why_kept(record, job, asked)
+        if not reason and not self._task.check_mode:
+            self._remove(record, asked, job)
+        return reason
 
     def _why_kept(self, record, job, asked):
         if job["state"] == "running":
@@ -225,36 +326,44 @@ class ActionModule(ActionBase):
         return ""
 
     def _sweep_claim(self, record, asked):
-        if not self._book.is_over(record):
+        if not self._registry.is_over(record):
             return "a controller is about to start it"
-        seen = self._probe(op="look", slots=record.key.slots)
-        for job in seen["jobs"]:
+        # Fences first: the controller that made the claim may only be slow. Behind them, what is found is all that there will ever be.
+        fences = (
+            {}
+            if self._task.check_mode
+            else {
+                "token": "none",
+                "fences": [*record.claim.get("fences", []), record.claim.get("token", "")],
+            }
+        )
+        for job in self._probe(op="look", slots=record.key.slots, **fences)["jobs"]:
             if job["ansible_job_id"] not in record.known_ids():
                 if not self._task.check_mode:
-                    self._book.adopt(record, record.key, job["ansible_job_id"], job["async_dir"], job["process"])
+                    self._registry.adopt(record, record.key, job["ansible_job_id"], job["async_dir"], job["process"])
                 return "a job that nobody had saved was found, and adopted"
         if not self._task.check_mode:
-            # Fences first: whoever made the claim may only be slow.
-            self._probe(
-                op="look",
-                slots=record.key.slots,
-                token="none",
-                fences=[*record.claim.get("fences", []), record.claim.get("token", "")],
-            )
-            self._book.forget(record)
+            self._registry.forget(record)
         return ""
 
     def _remove(self, record, asked, job=None):
-        """The file on the host by Ansible's own means, then what is left in the job's own folder, then the record."""
+        """The files on the host, then the record."""
         job = job or self._status_of(record, asked)
         if job["state"] == "running":
             raise AnsibleError("%s is running; its files are not touched." % record.key)
+        self._remove_files(record, asked, job)
+        self._registry.forget(record)
+
+    def _remove_files(self, record, asked, job):
+        """The file on the host by Ansible's own means, then what is left in the job's own folder."""
         if job["state"] != "lost":
             args = {"jid": record.ansible_job_id, "mode": "cleanup", "_async_dir": job["async_dir"]}
-            self._checked(self._execute_module("ansible.legacy.async_status", module_args=args, task_vars=self._vars))
+            result = self._execute_module("ansible.legacy.async_status", module_args=args, task_vars=self._vars)
+            # Another controller that saw the same end may have been first.
+            if "could not find job" not in str(result.get("msg", "")):
+                self._checked(result)
         if job["async_dir"]:
             self._probe(op="sweep", jid=record.ansible_job_id, folders=[job["async_dir"]])
-        self._book.forget(record)
 
     def _status_of(self, record, asked):
         return self._probe(
@@ -283,33 +392,49 @@ class ActionModule(ActionBase):
             "results_file": "",
         }
 
-    def _found(self, record):
-        async_dir = record.async_dir
+    def _found(self, record, asked, state=""):
+        async_dir, warnings = record.async_dir, []
         if not async_dir and not self._is_windows():
             # From a hand-written role: it has not written down where.
             async_dir = self._probe(op="identify", jid=record.ansible_job_id)["async_dir"]
+        if not state:
+            state, warnings = self._state_if_known(record, asked)
         return {
             "changed": False,
             "found": True,
+            "state": state,
             "ansible_job_id": record.ansible_job_id,
             "host": record.key.host,
             "metadata": record.metadata,
             "async_dir": async_dir,
             "claimed": False,
             "adopted": record.adopted,
+            "attempts": record.attempts,
             "save_time": record.save_time,
+            "warnings": warnings,
         }
 
-    def _not_found(self, key, slot, claimed):
+    def _state_if_known(self, record, asked):
+        """What has become of the job, or `unknown` with the reason: a record is found though its host cannot be asked."""
+        if self._is_windows() or not self._is_here(record.key):
+            return "unknown", []
+        try:
+            return self._status_of(record, asked)["state"], []
+        except (AnsibleConnectionFailure, AnsibleError) as error:
+            return "unknown", ["%s was found, but the host could not be asked about it: %s" % (record.key, error)]
+
+    def _not_found(self, slot, newest, claimed=False):
         return {
             "changed": False,
             "found": False,
+            "state": self._no_job(newest)["state"],
             "ansible_job_id": "",
             "host": "",
             "metadata": {},
             "async_dir": slot,
             "claimed": claimed,
             "adopted": False,
+            "attempts": newest.attempts if claimed else [],
             "save_time": "",
         }
 
@@ -336,8 +461,16 @@ class ActionModule(ActionBase):
     def _is_windows(self):
         return getattr(self._connection._shell, "SHELL_FAMILY", "sh") == "powershell"
 
+    def _is_here(self, key):
+        """Whether this connection leads to the job's host."""
+        return key.host in (self._host(), self._task.delegate_to)
+
     def _host(self):
         return self._vars.get("inventory_hostname", "localhost")
 
     def _key(self, asked):
         return forkless_jobs.Key(asked["host"] or self._host(), asked["job_name"], asked["playbook_name"])
+
+
+def _same_job(record, first):
+    return first is not None and record.ansible_job_id == first.ansible_job_id

@@ -66,6 +66,7 @@ DOCUMENTATION = """
       password:
           description: Password of the user.
           type: string
+          secret: true
           vars:
               - name: ansible_password
               - name: ansible_ssh_pass
@@ -87,6 +88,7 @@ DOCUMENTATION = """
       private_key:
           description: A private key itself, for instance from a vault. It is never written to a file.
           type: string
+          secret: true
           env:
             - name: ANSIBLE_PRIVATE_KEY
           vars:
@@ -95,6 +97,7 @@ DOCUMENTATION = """
       private_key_passphrase:
           description: Passphrase of O(private_key) or of O(private_key_file).
           type: string
+          secret: true
           env:
             - name: ANSIBLE_PRIVATE_KEY_PASSPHRASE
           vars:
@@ -235,8 +238,7 @@ from ansible.plugins.connection import ConnectionBase
 from ansible.utils.display import Display
 
 try:
-    from forkless import ssh
-    from forkless._errors import SpecError, UnsupportedError
+    from forkless import SpecError, UnsupportedError, ssh
 except ImportError as err:
     ssh, MISSING = None, err
 else:
@@ -274,9 +276,9 @@ class Connection(ConnectionBase):
         self._link = None
 
     @property
-    def _wish(self):
+    def _ssh_options(self):
         option = self.get_option
-        return ssh.Wish(
+        return ssh.SshOptions(
             host=option("host") or self._play_context.remote_addr,
             port=option("port"),
             user=option("remote_user"),
@@ -289,7 +291,7 @@ class Connection(ConnectionBase):
             ssh_args=option("ssh_args") or "",
             common_args=option("ssh_common_args") or "",
             extra_args=option("ssh_extra_args") or "",
-            environ=os.environ,
+            environ=dict(os.environ),  # it is read on the thread of the connections, which is no run's
         )
 
     @property
@@ -299,7 +301,7 @@ class Connection(ConnectionBase):
     def _hold(self):
         """The link to the host, taken at first use: options are not yet set when the plugin is made."""
         if self._link is None:
-            settings = self._wish.settings()
+            settings = self._ssh_options.settings()
             for note in settings.notes:
                 display.vvv(note, host=settings.name)
             self._link = ssh.Link(settings)
@@ -336,12 +338,12 @@ class Connection(ConnectionBase):
             )
         return done.rc, done.stdout, done.stderr
 
-    def open_wire(self, cmd, text, become, feed, gone, idle):
+    def open_stream(self, cmd, text, become, feed, gone, idle):
         """For forkless itself: a program on the host that stays for the run. Not part of Ansible's contract."""
         with as_ansible_says_it():
             prompt = bool(getattr(become, "prompt", None))
             password = become.get_option("become_pass", playcontext=self._play_context) if prompt else None
-            return self._hold().wire(
+            return self._hold().stream(
                 to_text(cmd, errors="surrogate_or_strict"),
                 input_=text,
                 become=become,
@@ -389,7 +391,7 @@ class Connection(ConnectionBase):
 
     def is_pipelining_enabled(self, wrap_async=False):
         """A terminal that was asked for by name (-tt) and the input of a pipelined module do not go together."""
-        return not self._wish.tty and super().is_pipelining_enabled(wrap_async)
+        return not self._ssh_options.tty and super().is_pipelining_enabled(wrap_async)
 
     def reset(self):
         with as_ansible_says_it():

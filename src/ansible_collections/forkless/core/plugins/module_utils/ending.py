@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import time
@@ -22,35 +23,38 @@ def kill(jid, candidates, recorded, number, grace):
     if before["state"] != "running":
         return before, seen
     slot = jobs.own_slot(before["async_dir"], jid)
+    known = {}
 
     def alive():
         table = ps.snapshot()
-        return table, ps.of_job(table, jid, slot, recorded)
+        # What was seen to belong to the job still does when the processes by which it was found have ended.
+        found = ps.of_job(table, jid, slot, recorded, known)
+        known.update((process.pid, process.start) for process in found)
+        return table, found
+
+    def is_running():
+        return jobs.status(jid, candidates, recorded)["state"] == "running"
 
     table, mine = alive()
     first = _below_module(table, mine, jid)
     for process in first:
-        if _signal(process.pid, number):
+        if ps.send(process, number):
             seen["signalled"].append(process.pid)
-    deadline = time.time() + grace
-    while mine and time.time() < deadline:
+    # By a clock that nobody sets: with the wall clock, a step back would keep us here for as long.
+    deadline = time.monotonic() + grace
+    while mine and time.monotonic() < deadline:
         time.sleep(0.1)
         table, mine = alive()
         if first and not any(process.pid in table and table[process.pid].start == process.start for process in first):
-            if jobs.status(jid, candidates, recorded)["state"] != "running":
+            if not is_running():
                 break
     table, mine = alive()
-    if mine and jobs.status(jid, candidates, recorded)["state"] == "running":
-        for group in sorted({p.group for p in mine}):
-            if group in [p.pid for p in mine]:  # never a group that is not the job's own
-                _signal(-group, signal.SIGKILL)
-        for process in mine:
-            if _signal(process.pid, signal.SIGKILL) or process.pid not in ps.snapshot():
-                seen["killed"].append(process.pid)
-    deadline = time.time() + 10
-    while mine and time.time() < deadline:
+    if mine and is_running():
+        seen["killed"] = _kill_all(alive)
+    deadline = time.monotonic() + 10
+    while mine and time.monotonic() < deadline:
         table, mine = alive()
-        if not mine or jobs.status(jid, candidates, recorded)["state"] != "running":
+        if not mine or not is_running():
             break
         time.sleep(0.1)
     after = jobs.status(jid, candidates, recorded)
@@ -72,6 +76,17 @@ def kill(jid, candidates, recorded, number, grace):
     return after, seen
 
 
+def would_kill(jid, candidates, recorded):
+    """What kill() would find, and which processes would get its first signal."""
+    state = jobs.status(jid, candidates, recorded)
+    seen = {"before": state["state"], "signalled": [], "killed": [], "left": [], "would_signal": []}
+    if state["state"] == "running":
+        table = ps.snapshot()
+        mine = ps.of_job(table, jid, jobs.own_slot(state["async_dir"], jid), recorded)
+        seen["would_signal"] = [process.pid for process in _below_module(table, mine, jid)]
+    return state, seen
+
+
 def _below_module(table, mine, jid):
     """What the module has started; the module itself if it has started nothing; all there is if there is no wrapper."""
     wrappers = {p.pid for p in ps.wrappers(table, jid)}
@@ -80,45 +95,44 @@ def _below_module(table, mine, jid):
     return below or [p for p in mine if p.pid in modules] or mine
 
 
-def _signal(pid, number):
-    try:
-        os.kill(pid, number)
-    except OSError:
-        return False
-    return True
+def _kill_all(alive):
+    """SIGKILL for all processes, which are stopped first: a process that is stopped cannot start another one meanwhile."""
+    stopped = set()
+    while True:
+        found = [process for process in alive()[1] if process.pid not in stopped]
+        if not found:
+            break
+        for process in found:
+            ps.send(process, signal.SIGSTOP)
+            stopped.add(process.pid)
+    return [process.pid for process in alive()[1] if ps.send(process, signal.SIGKILL)]
 
 
-def output(jid, candidates, recorded, path, offset, limit):
-    """What a job has printed so far, from `offset` on: its file, or where its processes' standard output goes."""
+def output(jid, candidates, recorded, path, offset, limit, tail=None):
+    """
+    What a job has printed so far, from `offset` on, or its last `tail` lines: its file, or where its processes' standard
+    output goes.
+
+    `offset` counts bytes, and the next one is given back. A file that is shorter than that was begun anew, and is read from
+    its start. A character that is not complete yet is left for the next time while the job runs; bytes that are no
+    character are shown as a replacement, and counted as the bytes that they are.
+    """
     state = jobs.status(jid, candidates, recorded, lines=0)
+    running = state["state"] == "running"
     sources = [path] if path else []
     sources.append(os.path.join(state["async_dir"], jobs.OUTPUT))
-    if state["state"] == "running":
+    if running:
         sources += _redirected(state["pids"])
     for source in sources:
-        text, size = _part(source, offset, limit)
-        if size is not None:
-            return state, {
-                "source": source,
-                "output": text,
-                "offset": offset + len(text.encode("utf-8", "surrogateescape")),
-                "size": size,
-            }
-    result = jobs.result_of(state["results_file"]) if state["state"] != "running" else None
+        found = _part(source, offset, limit, running, tail)
+        if found is not None:
+            return state, dict(found, source=source)
+    result = jobs.result_of(state["results_file"]) if not running else None
     if result is not None:
-        whole = "".join(
-            str(part) + ("" if str(part).endswith("\n") else "\n")
-            for part in (result.get("stdout"), result.get("stderr"))
-            if part
-        ).encode("utf-8", "surrogateescape")
-        part = whole[offset : offset + limit] if offset >= 0 else whole[offset:]
-        start = offset if offset >= 0 else max(0, len(whole) + offset)
-        return state, {
-            "source": state["results_file"],
-            "output": _text(part),
-            "offset": start + len(part),
-            "size": len(whole),
-        }
+        texts = [jobs.text_of(result.get(name)) for name in ("stdout", "stderr")]
+        whole = "".join(text if text.endswith("\n") else text + "\n" for text in texts if text).encode("utf-8")
+        start = _start(offset, len(whole)) if tail is None else _tail_start(io.BytesIO(whole), len(whole), tail)
+        return state, dict(_shown(whole[start : start + limit], start, len(whole), False), source=state["results_file"])
     return state, {"source": "", "output": "", "offset": 0, "size": 0}
 
 
@@ -136,15 +150,63 @@ def _redirected(pids):
     return found
 
 
-def _part(path, offset, limit):
+def _part(path, offset, limit, running, tail):
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(offset if offset >= 0 else max(0, size + offset))
-            return _text(file.read(limit)), size
+            start = file.seek(_start(offset, size) if tail is None else _tail_start(file, size, tail))
+            return _shown(file.read(limit), start, size, running)
     except OSError:
-        return "", None
+        return None
 
 
-def _text(part):
-    return part.decode("utf-8", "replace")
+def _start(offset, size):
+    if offset < 0:
+        return max(0, size + offset)
+    return offset if offset <= size else 0
+
+
+def _tail_start(file, size, lines, block=65536):
+    """At which byte the last `lines` lines begin; read from the end, as the file may be large."""
+    if lines <= 0:
+        return size
+    # The end of the last line is not the beginning of another one.
+    wanted, end = lines, size
+    if size:
+        file.seek(size - 1)
+        wanted += file.read(1) == b"\n"
+    while end > 0:
+        begin = max(0, end - block)
+        file.seek(begin)
+        part = file.read(end - begin)
+        here = part.count(b"\n")
+        if here >= wanted:
+            at = len(part)
+            for _dummy in range(wanted):
+                at = part.rindex(b"\n", 0, at)
+            return begin + at + 1
+        wanted -= here
+        end = begin
+    return 0
+
+
+def _shown(part, start, size, running):
+    """A part of the output as text. `running`: the last character may be continued by what the job prints next."""
+    end = len(part)
+    if start + end < size:
+        end -= _incomplete(part) if _incomplete(part) < end else 0  # a limit of less than a character would never end
+    elif running:
+        end -= _incomplete(part)
+    return {"output": part[:end].decode("utf-8", "replace"), "offset": start + end, "size": size}
+
+
+def _incomplete(part):
+    """How many bytes at the end are the beginning of a character that is not there as a whole."""
+    for back in range(1, min(3, len(part)) + 1):
+        byte = part[-back]
+        if byte < 0x80:
+            return 0
+        if byte >= 0xC0:
+            wanted = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2
+            return back if back < wanted and byte < 0xF5 else 0
+    return 0

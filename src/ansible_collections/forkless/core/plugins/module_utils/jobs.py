@@ -54,12 +54,21 @@ def where(jid, candidates):
     return candidates[0] if candidates else ""
 
 
+def text_of(thing):
+    """Text that every terminal and every JSON reader takes: half of a surrogate pair, which JSON allows, is replaced."""
+    return str(thing or "").encode("utf-8", "replace").decode("utf-8")
+
+
 def tail(text, lines):
     return "\n".join(text.splitlines()[-lines:]) if lines else ""
 
 
 def iso(seconds):
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else ""
+    """A time for people; "" for none, and for what a damaged record has in its place."""
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else ""
+    except (TypeError, ValueError, OverflowError, OSError):
+        return ""
 
 
 def _local(text):
@@ -107,10 +116,7 @@ def status(jid, candidates, recorded=None, lines=20):
                 % (folder or "any folder")
             )
         return answer
-    try:
-        result = json.loads(body)
-    except ValueError:
-        result = None
+    result = _object(body)
     if result is None or ("started" in result and not result.get("finished")):
         return _unfinished(answer, alive, table, jid, recorded, result, changed)
     return _finished(answer, result, changed, lines)
@@ -151,8 +157,7 @@ def _unfinished(answer, alive, table, jid, recorded, result, changed):
         )
     answer["state"] = "dead"
     answer["start"] = answer["start"] or iso(changed)
-    boot = ps.boot_id()
-    if recorded.get("boot") and boot and recorded["boot"] != boot:
+    if ps.started_anew(recorded):
         answer["why"] = "the host was started anew since"
     elif result is None:
         answer["why"] = "its processes are gone and its result is unreadable: the disk may have been full"
@@ -167,11 +172,11 @@ def _finished(answer, result, changed, lines):
     rc = result.get("rc")
     answer.update(
         rc=rc if isinstance(rc, int) else None,
-        msg=str(result.get("msg") or ""),
+        msg=text_of(result.get("msg")),
         start=_local(result["start"]) if result.get("start") else answer["start"],
         end=_local(result["end"]) if result.get("end") else iso(changed),
-        stdout=tail(str(result.get("stdout") or result.get("module_stdout") or ""), lines),
-        stderr=tail(str(result.get("stderr") or result.get("module_stderr") or ""), lines),
+        stdout=tail(text_of(result.get("stdout") or result.get("module_stdout")), lines),
+        stderr=tail(text_of(result.get("stderr") or result.get("module_stderr")), lines),
     )
     number = None
     if isinstance(rc, int) and rc < 0:
@@ -200,9 +205,32 @@ def _finished(answer, result, changed, lines):
 def result_of(path):
     try:
         with open(path, "rb") as file:
-            return json.loads(file.read())
-    except (OSError, ValueError):
+            return _object(file.read())
+    except OSError:
         return None
+
+
+def _object(body):
+    """
+    The object that a job's file holds; None for anything else, however odd.
+
+    Since ansible-core 2.22 a result names the secrets in it, which are masked where it is shown.
+    """
+    try:
+        thing = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(thing, dict):
+        return None
+    secrets = thing.pop("_ansible_new_secrets", None)
+    if secrets:
+        try:
+            from ansible.module_utils.secrets import register_secrets
+        except ImportError:  # the job was started by a newer one
+            register_secrets = None
+        if register_secrets is not None:
+            register_secrets(secrets)  # this module's own result names them then
+    return thing
 
 
 def write_result(path, result):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 
@@ -61,21 +62,22 @@ def wrappers(processes, jid):
     return [p for p in processes.values() if number in p.argv and any("async_wrapper" in word for word in p.argv)]
 
 
-def of_job(processes, jid, slot="", recorded=None):
+def of_job(processes, jid, slot="", recorded=None, known=None):
     """
-    All processes of a job: its wrappers, what shares their session, what descends from them, and what carries the job's
-    own async folder in its environment.
+    All processes of a job: its wrappers, those that were recorded or are `known` ({pid: start}), what shares a session with
+    one of these, what descends from them, and what carries the job's own async folder in its environment.
 
-    The number at the end of the job id is of no use: that process ends as soon as the job has been started.
+    A number alone proves nothing: pids and sessions are given out again, in a container from the first one on after each
+    restart, while the boot id stays. So a recorded process counts only if it has the recorded start time as well, and a
+    session only if such a process is in it. The number at the end of the job id is of no use: that process ends as soon as
+    the job has been started.
     """
-    recorded = recorded or {}
-    sessions = {p.session for p in wrappers(processes, jid) if p.session}
-    if recorded.get("session") and recorded.get("boot") == boot_id():
-        # The leader of the job's session ended when it became a daemon. One that is alive has been given its number since.
-        if recorded["session"] not in processes:
-            sessions.add(recorded["session"])
-    mine = {p.pid for p in wrappers(processes, jid)}
-    mine.update(p.pid for p in processes.values() if p.session in sessions)
+    seeds = {p.pid for p in wrappers(processes, jid)}
+    witnesses = _recorded(recorded or {})
+    witnesses.update(known or {})
+    seeds.update(pid for pid, start in witnesses.items() if pid in processes and processes[pid].start == start)
+    sessions = {processes[pid].session for pid in seeds} - {0, os.getsid(0)}
+    mine = seeds | {p.pid for p in processes.values() if p.session in sessions}
     if slot:
         word = b"ANSIBLE_ASYNC_DIR=" + os.fsencode(slot)
         mine.update(
@@ -90,7 +92,35 @@ def of_job(processes, jid, slot="", recorded=None):
     return [processes[pid] for pid in sorted(mine)]
 
 
-def identity(processes, jid):
+def _recorded(recorded):
+    """The pids and start times that a record holds, if it was made since this host was started."""
+    if not recorded.get("boot") or recorded["boot"] != boot_id():
+        return {}
+    found = {}
+    for name in ("pids", "members"):
+        pairs = recorded.get(name)
+        for pair in pairs if isinstance(pairs, list) else []:
+            if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int):
+                found[pair[0]] = str(pair[1])
+    return found
+
+
+def started_anew(recorded):
+    """Whether this host, or the container that we see as one, was started anew since the record was made."""
+    boot, init = boot_id(), _init()
+    return bool(
+        (recorded.get("boot") and boot and recorded["boot"] != boot)
+        or (recorded.get("init") and init and recorded["init"] != init)
+    )
+
+
+def _init():
+    """When the first process was started: of a container, that is when the container was."""
+    first = _one("1")
+    return first.start if first else ""
+
+
+def identity(processes, jid, slot=""):
     """What to remember of a running job, to know it again later."""
     found = wrappers(processes, jid)
     if not found:
@@ -100,28 +130,54 @@ def identity(processes, jid):
     began = started_at(found[0])
     return {
         "boot": boot_id(),
+        "init": _init(),
         "session": found[0].session,
         "group": runner[0].group,
         "pids": [[p.pid, p.start] for p in found],
+        "members": [[p.pid, p.start] for p in of_job(processes, jid, slot)],
         "started": int(began) if began else int(time.time()),
     }
 
 
+def send(process, number):
+    """Signal this process, and never another one that was given its pid since; whether it was there to be signalled."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except AttributeError:  # Python 3.8, or no Linux
+        fd = None
+    except OSError:
+        # ESRCH: it has ended. Otherwise a kernel or a sandbox without pidfds, where looking first must do.
+        fd = None
+    try:
+        there = _one(str(process.pid)) if os.path.exists("/proc/self/stat") else _from_ps().get(process.pid)
+        if there is None or there.start != process.start:
+            return False
+        # What was looked at after the descriptor was opened is what the descriptor refers to.
+        if fd is not None:
+            signal.pidfd_send_signal(fd, number)
+        else:
+            os.kill(process.pid, number)
+    except OSError:
+        return False
+    finally:
+        if fd is not None:
+            os.close(fd)
+    return True
+
+
 def _from_proc():
-    found = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        stat = _read("/proc/%s/stat" % name)
-        if not stat:
-            continue
-        fields = stat.rpartition(b")")[2].split()
-        if len(fields) < 20 or fields[0] in (b"Z", b"X"):
-            continue
-        argv = [word.decode("utf-8", "replace") for word in (_read("/proc/%s/cmdline" % name) or b"").split(b"\0")]
-        pid = int(name)
-        found[pid] = Process(pid, int(fields[1]), int(fields[2]), int(fields[3]), fields[19].decode(), argv)
-    return found
+    found = (_one(name) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+def _one(pid):
+    """A process that lives, by the text of its pid."""
+    stat = _read("/proc/%s/stat" % pid)
+    fields = stat.rpartition(b")")[2].split() if stat else []
+    if len(fields) < 20 or fields[0] in (b"Z", b"X"):
+        return None
+    argv = [word.decode("utf-8", "replace") for word in (_read("/proc/%s/cmdline" % pid) or b"").split(b"\0")]
+    return Process(int(pid), int(fields[1]), int(fields[2]), int(fields[3]), fields[19].decode(), argv)
 
 
 def _from_ps():

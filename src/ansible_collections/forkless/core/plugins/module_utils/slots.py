@@ -10,13 +10,13 @@ job is there to be seen, or none will ever be started in that place.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
 
 from ansible_collections.forkless.core.plugins.module_utils import jobs
 from ansible_collections.forkless.core.plugins.module_utils import processes as ps
-import contextlib
 
 A_DAY = 86400
 
@@ -48,7 +48,7 @@ def fence(path):
 
 def _really_started(path):
     """Whether there is a job's file; a draft of one becomes a file at once, or was left by a wrapper that was killed."""
-    deadline = time.time() + 5
+    deadline = time.monotonic() + 5
     while True:
         names = os.listdir(path)
         if any(jobs.JOB_ID.fullmatch(name) for name in names):
@@ -57,7 +57,7 @@ def _really_started(path):
         if not drafts:
             return bool(names)
         table = ps.snapshot()
-        if time.time() > deadline or not any(ps.wrappers(table, name[:-4]) for name in drafts):
+        if time.monotonic() > deadline or not any(ps.wrappers(table, name[:-4]) for name in drafts):
             for name in drafts:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(path, name))
@@ -76,15 +76,17 @@ def look(folder, mine="", fences=(), raise_fences=False, lines=20):
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     for name in names:
         slot = os.path.join(folder, name)
-        if slot == mine or not os.path.isdir(slot):
+        if not os.path.isdir(slot):
             continue
-        if raise_fences and name != "open" and not jobs.job_files(slot) and fence(slot):
+        # In a claim's own folder there is a job only if the same controller claims again after it has started one.
+        if raise_fences and slot != mine and name != "open" and not jobs.job_files(slot) and fence(slot):
             continue
         for jid in jobs.job_files(slot):
             if not jobs.JOB_ID.fullmatch(jid):
                 continue
             answer = jobs.status(jid, [slot], lines=lines)
-            answer["process"] = ps.identity(ps.snapshot(), jid) if answer["state"] == "running" else {}
+            running = answer["state"] == "running"
+            answer["process"] = ps.identity(ps.snapshot(), jid, jobs.own_slot(slot, jid)) if running else {}
             try:
                 answer["changed"] = os.stat(answer["results_file"]).st_mtime
             except OSError:
@@ -98,9 +100,9 @@ def sweep(slot, jid):
     """Take away what a finished job has left in its own slot, and fences that nobody can run into any more."""
     if not jobs.SLOT.fullmatch(slot):
         return []
-    gone = []
-    for name in (jobs.OUTPUT, jid + ".tmp"):
-        gone += _unlink(os.path.join(slot, name))
+    gone = _unlink(os.path.join(slot, jid + ".tmp"))
+    if not [name for name in jobs.job_files(slot) if name != jid]:  # else the output is that of a later job
+        gone += _unlink(os.path.join(slot, jobs.OUTPUT))
     _rmdir(slot)
     folder = os.path.dirname(slot)
     for name in os.listdir(folder) if os.path.isdir(folder) else []:

@@ -77,6 +77,12 @@ options:
     elements: str
     choices: [done, failed, killed, timed_out, dead, lost]
     default: []
+  retries:
+    description:
+      - How many times a job that failed, was killed, passed its time limit, died or got lost counts as not found, so that
+        it is started again. Needs O(claim). How each attempt ended is kept in the record.
+    type: int
+    default: 0
   states:
     description: States of the jobs to clean up.
     type: list
@@ -107,6 +113,9 @@ options:
     description: From which byte of the output on.
     type: int
     default: 0
+  tail:
+    description: Only the last so many lines of the output, in place of O(offset).
+    type: int
   limit:
     description: How many bytes of output at most.
     type: int
@@ -132,6 +141,16 @@ found:
   description: Whether there is a record of the job.
   returned: when O(op) is load or status
   type: bool
+state:
+  description: The job's state; V(claimed) or V(unknown) if there is no job.
+  returned: when O(op=load)
+  type: str
+  sample: running
+attempts:
+  description: How earlier attempts ended that the job is a retry of, the oldest first.
+  returned: when O(op=load)
+  type: list
+  elements: dict
 job:
   description: What has become of the job.
   returned: when O(op) is status, kill or output

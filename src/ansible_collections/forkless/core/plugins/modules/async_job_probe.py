@@ -70,6 +70,9 @@ options:
     description: From which byte on to show the output; a negative number counts from the end.
     type: int
     default: 0
+  tail:
+    description: Show only the last so many lines of the output; O(offset) does not count then.
+    type: int
   limit:
     description: How many bytes of output to show at most.
     type: int
@@ -125,6 +128,7 @@ def main():
             "grace": {"type": "float", "default": 10},
             "path": {"type": "str", "default": ""},
             "offset": {"type": "int", "default": 0},
+            "tail": {"type": "int"},
             "limit": {"type": "int", "default": 1000000},
         },
         supports_check_mode=True,
@@ -137,6 +141,8 @@ def main():
 
 def _answer(asked, check_mode):
     jid = asked["jid"]
+    if asked["op"] != "look" and (not jid or "/" in jid or jid.startswith(".")):
+        raise RuntimeError("'%s' is no id of a job; the record that names it was damaged." % jid)
     known = asked["folders"] + jobs.folders(asked["async_dir"])
     if asked["op"] == "look":
         base = jobs.absolute(asked["async_dir"])
@@ -151,18 +157,19 @@ def _answer(asked, check_mode):
             "changed": False,
             "found": found,
             "async_dir": folder,
-            "process": processes.identity(processes.snapshot(), jid),
+            "process": processes.identity(processes.snapshot(), jid, jobs.own_slot(folder, jid)),
         }
     if asked["op"] == "status":
         return {"changed": False, "job": jobs.status(jid, known, asked["process"], asked["lines"])}
     if asked["op"] == "kill":
         if check_mode:
-            state = jobs.status(jid, known, asked["process"], asked["lines"])
-            return {"changed": state["state"] == "running", "seen": {}, "job": state}
+            state, seen = ending.would_kill(jid, known, asked["process"])
+            return {"changed": seen["before"] == "running", "seen": seen, "job": state}
         state, seen = ending.kill(jid, known, asked["process"], asked["signal"], asked["grace"])
         return {"changed": seen["before"] == "running", "seen": seen, "job": state}
     if asked["op"] == "output":
-        state, part = ending.output(jid, known, asked["process"], asked["path"], asked["offset"], asked["limit"])
+        begin = {name: asked[name] for name in ("offset", "tail", "limit")}
+        state, part = ending.output(jid, known, asked["process"], asked["path"], **begin)
         return dict(changed=False, job=state, **part)
     gone = [] if check_mode else slots.sweep(asked["folders"][0] if asked["folders"] else "", jid)
     return {"changed": bool(gone), "removed": gone}

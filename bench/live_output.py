@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+What output while a task runs costs: a task that prints nothing, 1,000 and 1,000,000 lines, with and without `live_output`.
+
+    python -m bench.live_output
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import resource
+import sys
+import tempfile
+import time
+
+import forkless
+
+
+def measured(lines: int, *, live: bool) -> tuple[float, float, float]:
+    """Wall seconds, CPU seconds of this process, CPU seconds of the children that have ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        book = pathlib.Path(folder) / "play.yml"
+        task = {"shell": f"seq 1 {lines} 2>/dev/null" if lines else "true"}
+        book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [task]}]))
+        variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        wall, own = time.perf_counter(), time.process_time()
+        forkless.run(str(book), inventory="localhost,", extra_vars=variables, live_output=live).raise_for_failures()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime
+        return time.perf_counter() - wall, time.process_time() - own, spent
+
+
+def main(rounds: int = 3) -> None:
+    os.environ.setdefault("ANSIBLE_LOCALHOST_WARNING", "0")
+    measured(0, live=False)  # imports ansible-core
+    print(f"{'lines':>9}  {'':7}  {'wall':>7}  {'controller':>10}  {'host':>7}   (seconds, best of {rounds})")
+    for lines in (0, 1_000, 1_000_000):
+        for live in (False, True):
+            best = [min(column) for column in zip(*(measured(lines, live=live) for _ in range(rounds)), strict=True)]
+            print(f"{lines:>9}  {'live' if live else 'without'}  {best[0]:7.2f}  {best[1]:10.2f}  {best[2]:7.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""forkless runs: list, show, follow, cancel and relaunch queued runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from forkless.cli import queue_view
+from forkless.cli.jobs_view import print_table
+
+if TYPE_CHECKING:
+    from forkless.queue import Queue
+
+__all__ = ["main", "parser"]
+
+EXAMPLES = """\
+examples:
+  forkless runs list --status running --status waiting
+  forkless runs show 17
+  forkless runs follow 17                  the output as it comes; the exit code is the run's
+  forkless runs cancel 17
+  forkless runs relaunch 17 --failed       the same files and values again, on the hosts that failed
+  forkless runs workers                    who is there, and at what
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="forkless runs",
+        description="Runs of the queue.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    one = argparse.ArgumentParser(add_help=False)
+    one.add_argument("run", type=int, help="the run's number")
+    form = argparse.ArgumentParser(add_help=False)
+    form.add_argument("--format", choices=["pretty", "json"], default="pretty")
+    listing = commands.add_parser("list", parents=[form], help="the newest runs")
+    listing.add_argument(
+        "--status", action="append", default=[], metavar="STATE", help="only those in this state (again: or that)"
+    )
+    listing.add_argument(
+        "--search", default="", metavar="TEXT", help="only those whose playbook, limit or launcher has the text"
+    )
+    listing.add_argument("--host", default="", help="only those whose recap has the host")
+    listing.add_argument("--before", type=int, metavar="RUN", help="only older ones than this")
+    listing.add_argument("-n", type=int, default=30, dest="limit", help="how many (default: 30)")
+    commands.add_parser("show", parents=[one, form], help="everything about one run but its output")
+    following = commands.add_parser("follow", parents=[one], help="print a run's output from its begin, as it comes")
+    following.add_argument("--format", choices=["pretty", "jsonl"], default="pretty")
+    following.add_argument("--after", type=int, default=0, metavar="POSITION", help="only events after this one")
+    commands.add_parser("cancel", parents=[one], help="end a run")
+    again = commands.add_parser("relaunch", parents=[one], help="run the same again")
+    again.add_argument("--failed", action="store_true", help="only on hosts that failed or were unreachable")
+    again.add_argument("--follow", action="store_true", help="print the output as it comes")
+    commands.add_parser("workers", parents=[form], help="worker processes that were seen in the last day")
+    return made
+
+
+def main(argv: list[str]) -> int:
+    return asyncio.run(_main(parser().parse_args(argv)))
+
+
+async def _main(asked: argparse.Namespace) -> int:
+    from forkless import queue
+
+    async with queue.connect() as opened:
+        return await _do(opened, asked)
+
+
+async def _do(queue: Queue, asked: argparse.Namespace) -> int:
+    if asked.command == "list":
+        records = await queue.runs(
+            status=asked.status, search=asked.search, host=asked.host, before=asked.before, limit=asked.limit
+        )
+        queue_view.print_runs(records, asked.format)
+        return 0
+    if asked.command == "show":
+        return await queue_view.show(queue, asked.run, asked.format)
+    if asked.command == "follow":
+        return await queue_view.follow(queue, asked.run, asked.format, asked.after)
+    if asked.command == "cancel":
+        return await _cancel(queue, asked.run)
+    if asked.command == "workers":
+        return await _workers(queue, asked.format)
+    run = await queue.relaunch(asked.run, failed=asked.failed)
+    if not asked.follow:
+        sys.stdout.write(f"{run.number}\n")
+        return 0
+    sys.stderr.write(f"forkless: run {run.number}\n")
+    return await queue_view.follow(queue, run.number)
+
+
+async def _cancel(queue: Queue, number: int) -> int:
+    before = await queue.record(number)
+    if before.over:
+        sys.stderr.write(f"forkless runs: run {number} has ended: {before.status}\n")
+        return 1
+    state = await queue.cancel(number)
+    sys.stdout.write(f"run {number} is {state}\n" if state == "canceled" else f"run {number} was asked to stop\n")
+    return 0
+
+
+async def _workers(queue: Queue, form: str) -> int:
+    workers = await queue.workers()
+    if form == "json":
+        import json
+
+        json.dump([queue_view.as_json(one) for one in workers], sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    elif not workers:
+        sys.stdout.write("no workers; `forkless worker` starts one\n")
+    else:
+        print_table(["WORKER", "HOST", "LABELS", "RUN", "SEEN", "ANSIBLE-CORE", "PYTHON"], [
+            [one.name, f"{one.host}:{one.pid}", ", ".join(one.labels), str(one.run_id or ""), queue_view.ago(one.seen),
+             str(one.versions.get("ansible_core", "")), str(one.versions.get("python", ""))]
+            for one in workers
+        ])  # fmt: skip
+    return 0

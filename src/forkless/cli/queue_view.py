@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How runs of the queue are printed: tables, one run, and its output while it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import datetime as dt
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from forkless.cli.jobs_view import print_table
+
+if TYPE_CHECKING:
+    from forkless.queue import Queue, RunRecord
+
+__all__ = ["ago", "as_json", "follow", "print_runs", "show"]
+
+# Seconds after which a run that waits for a worker is explained.
+_PATIENCE = 3.0
+
+
+def as_json(record: object) -> dict[str, object]:
+    assert dataclasses.is_dataclass(record) and not isinstance(record, type)  # noqa: S101, PT018  # for the type checker
+    whole = dataclasses.asdict(record)
+    return {key: value.isoformat() if isinstance(value, dt.datetime) else value for key, value in whole.items()}
+
+
+def ago(moment: dt.datetime | None) -> str:
+    if moment is None:
+        return "-"
+    return _span((dt.datetime.now(dt.UTC) - moment).total_seconds()) + " ago"
+
+
+def _span(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _took(record: RunRecord) -> str:
+    if record.started is None:
+        return "-"
+    end = record.ended or dt.datetime.now(dt.UTC)
+    return _span((end - record.started).total_seconds())
+
+
+def print_runs(records: list[RunRecord], form: str) -> None:
+    if form == "json":
+        json.dump([as_json(record) for record in records], sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    if not records:
+        sys.stdout.write("no runs\n")
+        return
+    rows = [
+        [
+            str(record.id), record.status + (f" ({record.slices} slices)" if record.slices else ""), record.title,
+            str(record.spec.get("limit") or ""), record.created_by, ago(record.created), _took(record), record.worker_name or "",
+        ]
+        for record in records
+    ]  # fmt: skip
+    print_table(["RUN", "STATE", "PLAYBOOK", "LIMIT", "BY", "LAUNCHED", "TOOK", "WORKER"], rows)
+
+
+async def show(queue: Queue, number: int, form: str) -> int:
+    record = await queue.record(number)
+    slices = await queue.runs(parent=number, limit=10_000) if record.slices else []
+    hosts = await queue.hosts(number)
+    if form == "json":
+        whole = as_json(record) | {
+            "hosts_recap": [as_json(one) for one in hosts],
+            "slices_of": [as_json(one) for one in slices],
+        }
+        json.dump(whole, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return 0
+    facts = {
+        "run": str(record.id), "state": record.status + (f" (exit code {record.rc})" if record.rc is not None else ""),
+        "playbook": record.title, "inventory": ", ".join(map(str, record.spec.get("inventory", []))),
+        "limit": str(record.spec.get("limit") or ""), "project": " ".join(str(record.project.get(key, "")) for key in ("kind", "name", "commit")),
+        "launched": f"{record.created:%Y-%m-%d %H:%M:%S %Z} by {record.created_by}", "took": _took(record),
+        "worker": record.worker_name or "", "attempt": str(record.attempt) if record.attempt else "",
+        "lock": record.lock or "", "labels": ", ".join(record.labels), "waits": (await queue.waits_for(number) or "for a free worker") if record.status == "waiting" else "",
+        "at": record.place or "", "why": record.sentence or "", "note": record.note or "",
+        "secrets": ", ".join(map(str, record.spec.get("names", []))),
+    }  # fmt: skip
+    for name, value in facts.items():
+        if value.strip():
+            sys.stdout.write(f"{name + ':':<11}{value}\n")
+    if slices:
+        sys.stdout.write("\n")
+        print_table(["SLICE", "RUN", "STATE", "HOSTS", "TOOK", "WORKER"], [
+            [str(one.slice), str(one.id), one.status, str(len(one.hosts or ())), _took(one), one.worker_name or ""] for one in slices
+        ])  # fmt: skip
+    if hosts:
+        sys.stdout.write("\n")
+        print_table(["HOST", "OK", "CHANGED", "UNREACHABLE", "FAILED", "SKIPPED"], [
+            [one.host, str(one.ok), str(one.changed), str(one.unreachable), str(one.failed), str(one.skipped)] for one in hosts
+        ])  # fmt: skip
+    return 0
+
+
+async def follow(queue: Queue, number: int, form: str = "pretty", after: int = 0) -> int:
+    """Print a run's output as it comes; the exit code is the run's. Ctrl-C leaves the run alone."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101  # for the type checker
+    loop.add_signal_handler(signal.SIGINT, task.cancel)
+    explaining = loop.create_task(_explain(queue, number))
+    try:
+        async for event in queue.follow(number, after=after):
+            if form == "jsonl":
+                sys.stdout.write(json.dumps(event.as_dict()) + "\n")
+            elif event.stdout:
+                sys.stdout.write(event.stdout + "\n")
+            sys.stdout.flush()
+    except asyncio.CancelledError:
+        sys.stderr.write(f"\nforkless: run {number} goes on; `forkless runs cancel {number}` ends it\n")
+        return 0
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        explaining.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await explaining
+    record = await queue.record(number)
+    if record.sentence:
+        sys.stderr.write(f"forkless: run {number} is {record.status}: {record.sentence}\n")
+    elif record.status != "successful":
+        sys.stderr.write(f"forkless: run {number} is {record.status}\n")
+    return record.rc if record.rc is not None else 250
+
+
+async def _explain(queue: Queue, number: int) -> None:
+    """Say once why a run does not begin."""
+    await asyncio.sleep(_PATIENCE)
+    if (await queue.record(number)).status == "waiting":
+        why = await queue.waits_for(number)
+        if why is None:
+            why = (
+                "every worker is busy"
+                if await queue.workers()
+                else "no worker is there; start one with `forkless worker`"
+            )
+        sys.stderr.write(f"forkless: run {number} waits: {why}\n")

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Lines that tasks print while they run, as text for a terminal: what stands before a line, colours, and cutting by width."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+import zlib
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from forkless.core.events import Event
+
+__all__ = ["OutputPrinter", "cells", "cut", "last_line", "plain"]
+
+# Of the 16 colours those that can be read on a dark and on a light ground.
+_COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+_WIDEST = 24  # columns of the name of a host or task
+# Sequences that would colour the terminal, move its cursor or set its title.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+
+
+def plain(line: str) -> str:
+    """The line as a terminal shows it in the end: without escape sequences, and after the last carriage return."""
+    line = _ESCAPES.sub("", line).rstrip("\r").rpartition("\r")[2].expandtabs()
+    return "".join(one if one.isprintable() or unicodedata.combining(one) else "\ufffd" for one in line)
+
+
+def _width(one: str) -> int:
+    if unicodedata.combining(one) or unicodedata.category(one) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(one) in "WF" else 1
+
+
+def cells(text: str) -> int:
+    """How many columns of a terminal the text takes."""
+    return len(text) if text.isascii() else sum(map(_width, text))
+
+
+def cut(text: str, width: int, more: str = "\u2026") -> str:
+    """The text in at most `width` columns. A wide character is not divided, and a combining one stays with its base."""
+    if cells(text) <= width:
+        return text
+    kept, used = [], 0
+    for one in text:
+        used += _width(one)
+        if used > width - len(more):
+            break
+        kept.append(one)
+    return "".join(kept) + more
+
+
+def last_line(text: str) -> str:
+    return plain(text.rstrip("\n").rpartition("\n")[2])
+
+
+class OutputPrinter:
+    """Makes the text of `--live-output`. The name of a host always has the same colour."""
+
+    def __init__(self, stream: TextIO) -> None:
+        coloured = stream.isatty() and not (os.environ.get("NO_COLOR") or os.environ.get("ANSIBLE_NOCOLOR"))
+        self._coloured = coloured or os.environ.get("ANSIBLE_FORCE_COLOR", "").lower() in ("1", "true", "yes", "on")
+        self._more = "\u2026" if (stream.encoding or "").lower().startswith("utf") else "~"
+        self._hosts = 0
+        self._tasks = 0
+
+    def lines(self, event: Event) -> str:
+        """The lines of an event `runner_on_output`, each with its host and task before it."""
+        about = event.event_data
+        before = self._before(str(about["host"]), _named(about.get("task"), about.get("item")))
+        made = [f"{before}{plain(line)}\n" for line in str(about["text"]).split("\n")]
+        if about.get("dropped"):
+            made.insert(0, f"{before}({about['dropped']} lines are not shown: they came too fast)\n")
+        return "".join(made)
+
+    def _before(self, host: str, task: str) -> str:
+        host, task = (cut(plain(one), _WIDEST, self._more) for one in (host, task))
+        self._hosts, self._tasks = max(self._hosts, cells(host)), max(self._tasks, cells(task))
+        text = f"{host}{' ' * (self._hosts - cells(host))} | {task}{' ' * (self._tasks - cells(task))} | "
+        if not self._coloured:
+            return text
+        colour = _COLOURS[zlib.crc32(host.encode("utf-8", "replace")) % len(_COLOURS)]
+        return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+def _named(task: object, item: object) -> str:
+    return f"{task}" if item is None else f"{task} ({item})"

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+A process and its descendants, found so that all of them can be ended.
+
+Killing the process group is not enough: since ansible-core 2.19 every worker calls setsid(), so killpg of the first process
+leaves the workers running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+
+__all__ = ["ProcessTree", "environ_of", "wait_for_end"]
+
+# Ansible's async jobs must outlive the play that started them. Their environment contains this variable.
+_OUTLIVES = b"ANSIBLE_ASYNC_DIR="
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    group: int
+    session: int
+    born: str
+    """Start time since boot. Process ids are reused; the pair of id and start time is unique."""
+    ended: bool = False
+
+
+def _read_proc(pid: int) -> _Process | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # The program's name is in brackets and may itself contain spaces and brackets: split after the last bracket.
+            fields = stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return _Process(int(fields[1]), int(fields[2]), int(fields[3]), fields[19].decode(), fields[0] in (b"Z", b"X"))
+
+
+def _ask_ps() -> dict[int, _Process]:
+    """The process table from ps(1), for systems without /proc: macOS and the BSDs."""
+    asked = subprocess.run(
+        ["ps", "-axo", "pid=,ppid=,pgid=,sess=,stat=,lstart="], capture_output=True, text=True, check=False
+    )
+    found = {}
+    for line in asked.stdout.splitlines():
+        words = line.split(None, 5)
+        with contextlib.suppress(ValueError, IndexError):
+            session = int(words[3]) if words[3].isdigit() else 0
+            found[int(words[0])] = _Process(int(words[1]), int(words[2]), session, words[5], words[4].startswith("Z"))
+    return found
+
+
+def _everyone() -> dict[int, _Process]:
+    if not os.path.exists("/proc/self/stat"):
+        return _ask_ps()
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return {pid: found for pid in numbers if (found := _read_proc(pid)) is not None}
+
+
+def _one(pid: int) -> _Process | None:
+    return _read_proc(pid) if os.path.exists("/proc/self/stat") else _ask_ps().get(pid)
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as environ:
+            return environ.read()
+    except OSError:  # the process ended, or belongs to another user
+        return b""
+
+
+def environ_of(pid: int) -> dict[str, str]:
+    pairs = (line.partition(b"=") for line in _environ(pid).split(b"\0"))
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
+
+
+def _signal(pid: int, born: str, number: signal.Signals) -> None:
+    """Send a signal to the process that was started at `born`, never to another process that reused its id."""
+    with contextlib.suppress(OSError):
+        if hasattr(os, "pidfd_open"):
+            handle = os.pidfd_open(pid)
+            try:
+                there = _one(pid)
+                if there is not None and there.born == born:
+                    signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
+        else:
+            there = _one(pid)
+            if there is not None and there.born == born:
+                os.kill(pid, number)
+
+
+def wait_for_end(pid: int, seconds: float) -> bool:
+    """Whether `pid` ended within `seconds`. A zombie counts as ended."""
+    deadline = time.monotonic() + seconds
+    if hasattr(os, "pidfd_open"):
+        try:
+            handle = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return True
+        except OSError:  # no descriptors left, or the kernel has no pidfd_open: poll the process table
+            pass
+        else:
+            try:
+                poll = select.poll()
+                poll.register(handle, select.POLLIN)
+                return bool(poll.poll(max(0, int(seconds * 1000))))
+            finally:
+                os.close(handle)
+    pause = 0.001
+    while True:
+        there = _one(pid)
+        if there is None or there.ended:
+            return True
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(pause, left))
+        pause = min(pause * 2, 0.05)
+
+
+class ProcessTree:
+    """
+    All descendants of `pid`, and all processes in its process group and session.
+
+    `mark` is an environment variable (`NAME=value`) that only this run's processes have. It finds orphans: a process whose
+    parent ended is adopted by init, and its parent id no longer leads to `pid`.
+    """
+
+    def __init__(self, pid: int, mark: str = "") -> None:
+        self.pid = pid
+        name, _, value = mark.partition("=")
+        # If this program is itself part of a run, it and its parents have that run's mark: then the mark proves nothing.
+        inherited = not mark or os.environ.get(name) == value or environ_of(os.getpid()).get(name) == value
+        self._mark = b"" if inherited else mark.encode() + b"\0"
+        self._known: dict[int, str] = {}
+        self.look()
+
+    def look(self) -> set[int]:
+        """Scan the process table; return the process ids that were not known before."""
+        everyone = _everyone()
+        me = everyone.get(os.getpid())
+        root = everyone.get(self.pid)
+        ours = {pid for pid, born in self._known.items() if pid in everyone and everyone[pid].born == born}
+        if root is not None and (not self._known or self.pid in ours):
+            ours.add(self.pid)
+            # A child that was started without a new process group shares this program's group, which must not be signalled.
+            if me is not None:
+                ours.update(
+                    pid
+                    for pid, one in everyone.items()
+                    if (one.group == root.group != me.group) or (one.session == root.session != me.session)
+                )
+        while True:
+            more = {pid for pid, one in everyone.items() if one.parent in ours and pid not in ours}
+            if not more:
+                break
+            ours |= more
+        if self._mark:
+            for pid in everyone.keys() - ours:
+                environ = _environ(pid)
+                if self._mark in environ and _OUTLIVES not in environ:
+                    ours.add(pid)
+        ours.discard(os.getpid())
+        fresh = {pid for pid in ours if self._known.get(pid) != everyone[pid].born}
+        self._known.update({pid: everyone[pid].born for pid in fresh})
+        return fresh
+
+    def alive(self) -> list[int]:
+        """The process ids of the tree that still run."""
+        self.look()
+        return [
+            pid
+            for pid, born in self._known.items()
+            if (there := _one(pid)) is not None and there.born == born and not there.ended
+        ]
+
+    def ask(self, number: signal.Signals) -> None:
+        """Send a signal to the first process only, so that it can end its own children."""
+        if self.pid in self._known:
+            _signal(self.pid, self._known[self.pid], number)
+
+    def kill(self) -> None:
+        """
+        Kill every process of the tree. Blocks until they have ended, at most 5 seconds for each.
+
+        All processes are stopped (SIGSTOP) first, until a scan finds no new one: a stopped process cannot start another. They
+        are killed only then, because the children of a killed process are adopted by init and no longer found by parent id.
+        """
+        fresh = set(self._known) | self.look()
+        while fresh:
+            for pid in fresh:
+                _signal(pid, self._known[pid], signal.SIGSTOP)
+            fresh = self.look()
+        for pid, born in self._known.items():
+            _signal(pid, born, signal.SIGKILL)
+        for pid, born in self._known.items():
+            there = _one(pid)
+            if there is not None and there.born == born:
+                wait_for_end(pid, 5.0)
+        # A program that is process 1 of a container, or a subreaper, inherits the orphans and must reap them. The first
+        # process is left to the code that started it, which needs its exit status.
+        for pid in self._known.keys() - {self.pid}:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+    def end(self, grace: float, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send `number` to the first process, wait up to `grace` seconds for it, then kill what is left of the tree."""
+        if grace > 0:
+            self.ask(number)
+            wait_for_end(self.pid, grace)
+        self.kill()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Ends a run's processes and removes its files when the program that started them is killed.
+
+A program that gets SIGKILL cannot clean up: its child would go on changing hosts while its output is read by no process, and files
+with secrets would stay on disk. A small watcher process waits for the program's death. PR_SET_PDEATHSIG is not enough: it reaches
+the child but not the child's workers, it fires when the *thread* that started the child ends, and only Linux has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from typing import Self
+
+__all__ = ["ParentDeathWatch", "clean_up_after"]
+
+_HOME = os.path.abspath(__file__).removesuffix(os.path.join("", "forkless", "engines", "runner", "parent_death.py"))
+# Seconds between the signal to the run's first process and SIGKILL, as after a cancel.
+_GRACE = 5.0
+
+# The watcher imports only built-in stdlib modules, so that it starts in milliseconds, and the rest when it is needed. Only the
+# program holds the write end of the pipe at stdin: end of file means that the program ended. A child that the program forked may
+# have inherited the write end, so the watcher also watches the program's process itself, where the system has pidfd_open.
+_WATCH = """
+import os, select, sys
+home, parent, folder, mark, number = sys.argv[1:]
+poll, pid = select.poll(), b""
+poll.register(0, select.POLLIN)
+try:
+    handle = os.pidfd_open(int(parent))
+    poll.register(handle, select.POLLIN)
+except (AttributeError, OSError):
+    handle = -1
+while os.getppid() == int(parent):
+    ready = dict(poll.poll())
+    if handle in ready:
+        break
+    piece = os.read(0, 64)
+    pid += piece
+    if not piece:
+        break
+sys.path.insert(0, home)
+from forkless.engines.runner.parent_death import clean_up_after
+clean_up_after(int(pid or 0), mark, folder, int(number))
+"""
+
+
+def clean_up_after(pid: int, mark: str, folder: str, number: int) -> None:
+    """Called in the watcher after the program was killed: removes the run's files and ends its processes."""
+    if folder:
+        # Secrets first: their files are directly in the folder. The run is being ended, so it need not read them any more.
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)
+    if pid or mark:
+        from forkless.core.process_tree import ProcessTree, environ_of
+
+        name, _, value = mark.partition("=")
+        if mark and os.path.exists("/proc/self/environ") and environ_of(pid).get(name) != value:
+            pid = 0  # the run's first process has ended, and another process may have its id
+        ProcessTree(pid, mark).end(_GRACE, signal.Signals(number))
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class ParentDeathWatch:
+    """
+    While it is open, the death of this program ends the process passed to `watch()` with its descendants, and removes `folder`.
+
+    `mark` is an environment variable (`NAME=value`) that only the run's processes have. If no process can be started there is no
+    watcher, and the run proceeds without one.
+    """
+
+    def __init__(self, *, folder: str = "", mark: str = "", number: signal.Signals = signal.SIGTERM) -> None:
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._pipe = -1
+        if not os.path.basename(sys.executable).startswith(("python", "pypy")):
+            return  # a program that embeds Python, such as uwsgi, would parse the flags as its own
+        ours, theirs = os.pipe()
+        command = [sys.executable, "-I", "-S", "-c", _WATCH, _HOME, str(os.getpid()), folder, mark, str(int(number))]
+        try:
+            self._popen = subprocess.Popen(
+                command,
+                stdin=ours,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={"PATH": os.environ.get("PATH", os.defpath)},  # without the mark of an enclosing run
+                start_new_session=True,  # Ctrl-C at the terminal must reach the program only, which ends the run itself
+            )
+            self._pipe = theirs
+        except (OSError, ValueError):
+            os.close(theirs)
+        except BaseException:  # KeyboardInterrupt, or the exception that stops a worker
+            os.close(theirs)
+            raise
+        finally:
+            os.close(ours)
+
+    def watch(self, pid: int) -> None:
+        """Tell the watcher the run's first process. If the program is killed earlier, the watcher finds processes by their mark only."""
+        if self._pipe >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._pipe, str(pid).encode())
+
+    def close(self) -> None:
+        """End the watcher without cleaning up: the run has ended."""
+        if self._popen is not None:
+            # The watcher is killed before the pipe is closed: end of file would tell it that the program died.
+            with contextlib.suppress(OSError):
+                self._popen.kill()
+            self._popen.wait()
+            self._popen = None
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

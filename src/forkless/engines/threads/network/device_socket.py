@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+The socket of a device, for modules that are processes of their own.
+
+Modules that run in the worker call the device's thread directly. A module that is a process (all of fortinet.fortios, `async`,
+`import_modules: false`) finds the device at a path of the file system, as with ansible-core's helper process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import struct
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forkless.engines.threads.network.device_worker import DeviceWorker
+
+__all__ = ["DeviceSocket"]
+
+# Seconds between two looks whether the device has been closed.
+TICK = 0.25
+# Each message begins with its length: eight bytes, most significant first.
+_LENGTH = struct.Struct("!Q")
+
+
+class DeviceSocket:
+    """Listens at the device's path until `close`. Requests are answered one after the other, by the device's thread."""
+
+    def __init__(self, device: DeviceWorker) -> None:
+        self._device = device
+        self._closed = threading.Event()
+        os.makedirs(os.path.dirname(device.socket_path), mode=0o700, exist_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._listener.bind(device.socket_path)
+            self._listener.listen(8)
+            self._listener.settimeout(TICK)
+            self._thread = threading.Thread(
+                target=self._serve, name=f"forkless-device-socket-{device.name}", daemon=True
+            )
+            self._thread.start()
+        except BaseException:
+            self._listener.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the socket and end its thread. Called on the device's thread."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            os.unlink(self._device.socket_path)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with self._listener:
+            while not self._closed.is_set():
+                with contextlib.suppress(OSError):  # no client within a TICK, or one that went away
+                    client, _ = self._listener.accept()
+                    with client:
+                        client.settimeout(TICK)
+                        self._answer(client)
+
+    def _answer(self, client: socket.socket) -> None:
+        """Answer the requests of one client until it goes away."""
+        while (head := self._read(client, _LENGTH.size)) is not None:
+            data = self._read(client, _LENGTH.unpack(head)[0])
+            request = None if data is None else self._device.ask(functools.partial(self._device.handle, data))
+            if request is None:
+                return
+            answer = str(request.answer).encode("utf-8", "surrogateescape")
+            client.settimeout(None)
+            client.sendall(_LENGTH.pack(len(answer)) + answer)
+            client.settimeout(TICK)
+
+    def _read(self, client: socket.socket, size: int) -> bytes | None:
+        """Exactly `size` bytes; None if the client went away or the device was closed."""
+        data = b""
+        while len(data) < size:
+            try:
+                more = client.recv(size - len(data))
+            except TimeoutError:
+                if self._closed.is_set():
+                    return None
+                continue
+            if not more:
+                return None
+            data += more
+        return data

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+What plugins import.
+
+A plugin's code is executed with a private set of builtins. Its `__import__` returns the views of `stdlib_views` instead of the stdlib's
+modules, and the worker's private copies of collection modules, wherever and however the code imports them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import importlib
+import importlib.util
+import logging
+import re
+import sys
+import types
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from forkless.engines.threads import context
+from forkless.engines.threads.patches import collection_modules, stdlib_views, working_directory
+from forkless.engines.threads.patches.stdlib_views import WorkerView
+
+__all__ = ["BUILTINS", "VIEWS"]
+
+_GONE = object()
+
+
+def _home() -> Any:
+    return context.current_worker() or context.current()
+
+
+def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> object:  # noqa: A002  # the builtin's names
+    """The `__import__` of a plugin's code."""
+    if level == 0:
+        replaced = collection_modules.here().replaced
+        if replaced and replaced.get(name, _GONE) is not _GONE:
+            return replaced[name if fromlist else name.partition(".")[0]]
+    found = builtins.__import__(name, globals, locals, fromlist, level)
+    top = name.partition(".")[0]
+    if name == "os.path" and fromlist:
+        return stdlib_views.os_view.path
+    if level == 0 and top in VIEWS:
+        return VIEWS.get(name, found) if fromlist else VIEWS[top]
+    if level or top in ("ansible_collections", "ansible"):
+        return _loaded(name, found, fromlist)
+    return found
+
+
+def _loaded(name: str, found: Any, fromlist: Any) -> object:
+    """Execute the imported collection modules for this worker; Python's import machinery does not execute them."""
+    kind = collection_modules.CollectionModule
+    load = collection_modules.here().load
+    if not fromlist:
+        entry = sys.modules.get(name)
+        if type(entry) is kind:
+            load(entry)
+        return found
+    if type(found) is kind:
+        module = load(found)
+        if not collection_modules.is_package(found):
+            return module
+    if collection_modules.is_package(found):
+        above = types.ModuleType.__getattribute__(found, "__name__")
+        for one in fromlist:
+            entry = sys.modules.get(f"{above}.{one}")
+            if type(entry) is kind:
+                load(entry)
+    return found
+
+
+def import_module(name: str, package: str | None = None) -> object:
+    """The `importlib.import_module` of a plugin's code."""
+    if name.startswith("."):
+        if not package:
+            raise TypeError(f"the 'package' argument is required to perform a relative import for {name!r}")
+        name = importlib.util.resolve_name(name, package)
+    import_(name)
+    return modules_view[name]
+
+
+class _Importlib(WorkerView):
+    import_module = staticmethod(import_module)
+    __import__ = staticmethod(import_)
+
+    @staticmethod
+    def reload(module: Any) -> object:
+        entry = sys.modules.get(getattr(module, "__name__", ""))
+        if type(entry) is not collection_modules.CollectionModule:
+            return importlib.reload(module)
+        collection_modules.here().forget(entry.__name__)
+        return collection_modules.here().load(entry)
+
+
+class _Builtins(WorkerView):
+    __import__ = staticmethod(import_)
+    print = staticmethod(stdlib_views.print_to_run)
+
+
+class _Modules(MutableMapping[str, Any]):
+    """The `sys.modules` of a plugin's code: views, the worker's collection modules, and what the worker's plugins put there."""
+
+    def __getitem__(self, name: str) -> object:
+        own = collection_modules.here()
+        if name in own.replaced:
+            if own.replaced[name] is _GONE:
+                raise KeyError(name)
+            return own.replaced[name]
+        if name in VIEWS:
+            return VIEWS[name]
+        found = sys.modules[name]
+        if type(found) is collection_modules.CollectionModule and not collection_modules.is_package(found):
+            return own.load(found)
+        return found
+
+    def __setitem__(self, name: str, module: object) -> None:
+        if type(sys.modules.get(name)) is collection_modules.CollectionModule:
+            collection_modules.here().replace(name, module)
+        else:
+            collection_modules.here().replaced[name] = module
+
+    def __delitem__(self, name: str) -> None:
+        self[name]  # raises KeyError if the name does not exist
+        if type(sys.modules.get(name)) is collection_modules.CollectionModule:
+            collection_modules.here().forget(name)
+        else:
+            collection_modules.here().replaced[name] = _GONE
+
+    def __iter__(self) -> Iterator[str]:
+        replaced = collection_modules.here().replaced
+        names = {**dict.fromkeys(list(sys.modules)), **dict.fromkeys(replaced)}
+        return iter([name for name in names if replaced.get(name) is not _GONE])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def copy(self) -> dict[str, object]:
+        return {name: sys.modules.get(name) if name in sys.modules else self[name] for name in self}
+
+
+modules_view = _Modules()
+
+
+class _PluginSys(stdlib_views._SysView):
+    @property
+    def modules(self) -> object:
+        return modules_view
+
+
+class _Re(WorkerView):
+    """Caches compiled patterns, which are immutable, for the process: the stdlib caches only 512, and network collections have thousands."""
+
+    compile = staticmethod(functools.lru_cache(maxsize=16384, typed=True)(re.compile))
+
+
+class _Logger:
+    """A logger of the program. A handler that a plugin adds is removed when its worker ends, and gets no records of other workers."""
+
+    def __init__(self, real: logging.Logger) -> None:
+        self.__dict__["_real"] = real
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.__dict__["_real"], name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self.__dict__["_real"], name, value)
+
+    @property  # type: ignore[misc]  # libraries check isinstance(logger, logging.Logger)
+    def __class__(self) -> Any:
+        return type(self.__dict__["_real"])
+
+    def addHandler(self, handler: logging.Handler) -> None:  # noqa: N802  # the stdlib's name
+        _add_handler(self.__dict__["_real"], handler)
+
+    def getChild(self, suffix: str) -> object:  # noqa: N802  # the stdlib's name
+        return _Logger(self.__dict__["_real"].getChild(suffix))
+
+
+def _add_handler(logger: logging.Logger, handler: logging.Handler) -> None:
+    home = _home()
+    if home is not None:
+        handler.addFilter(lambda _record: _home() in (home, None))
+        home.at_end.append(functools.partial(logger.removeHandler, handler))
+    logger.addHandler(handler)
+
+
+class _PluginLogging(WorkerView):
+    @staticmethod
+    def getLogger(name: str | None = None) -> object:  # noqa: N802  # the stdlib's name
+        return _Logger(logging.getLogger(name))
+
+    @staticmethod
+    def basicConfig(**options: Any) -> None:  # noqa: N802  # the stdlib's name
+        before = list(logging.root.handlers)
+        logging.basicConfig(**options)
+        for handler in [one for one in logging.root.handlers if one not in before]:
+            logging.root.removeHandler(handler)
+            _add_handler(logging.root, handler)
+
+
+VIEWS: dict[str, object] = {
+    "builtins": _Builtins(builtins),
+    "importlib": _Importlib(importlib),
+    "logging": _PluginLogging(logging),
+    "os": stdlib_views.os_view,
+    "re": _Re(re),
+    "signal": stdlib_views.signal_view,
+    "subprocess": stdlib_views.subprocess_view,
+    "sys": _PluginSys(sys),
+    "time": stdlib_views.time_view,
+}
+BUILTINS: dict[str, object] = {
+    **vars(builtins),
+    "__import__": import_,
+    "open": working_directory.open_file,
+    "print": stdlib_views.print_to_run,
+}

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Plugins: which run or worker a loaded plugin belongs to, and which methods of the loader need a lock.
+
+A project's plugins belong to its run, and the modules that a worker loads belong to that worker: with forked workers, module-level
+state of a plugin was never visible to another host's task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from forkless.engines.threads import context
+from forkless.engines.threads.patches import collection_modules, plugin_imports, run_state, stdlib_views
+from forkless.engines.threads.patches.core_files import own_files
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable, Iterator, MutableMapping
+
+    from forkless.engines.threads.ansible_types import FoundPlugin, JinjaPluginLoader, PluginFinder
+
+__all__ = ["own_files"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Plugins of ansible-core with state on module level. paramiko_ssh keeps connections under the address and the user without the port: of
+# two hosts behind one address, one would be answered by the other.
+_STATEFUL = frozenset({"ansible.plugins.connection.paramiko_ssh"})
+
+
+def load_module_source(original: Callable[..., object], _site: str) -> object:
+    """
+    Upstream names plugin modules by file name alone and keeps them forever, so that a second project would get the first project's
+    `same.py`. Here plugins of projects and collections are executed for each worker, or for the run outside of workers.
+    """
+
+    @functools.wraps(original)
+    def load(
+        loader: PluginFinder, name: str | None = None, path: str = "", *, python_module_name: str | None = None
+    ) -> object:
+        full = python_module_name
+        if full is None:
+            full = str(name) if str(name).startswith("ansible_collections.") else f"{loader.package}.{name}"
+        if context.current() is None:
+            if python_module_name is None:
+                return original(loader, name, path)
+            return original(loader, python_module_name=python_module_name, path=path)
+        if full in _STATEFUL:
+            return _private(full, path)
+        if not own_files(path):
+            return (
+                collection_modules.load_plugin(full, path)
+                if full.startswith("ansible_collections.")
+                else _private(full, path)
+            )
+        module = _of_ansible(full, path)
+        if not hasattr(module, "_forkless_dressed"):
+            _dress_shared(module)
+        return module
+
+    return load
+
+
+def _of_ansible(full: str, path: str) -> types.ModuleType:
+    """A plugin of ansible-core, shared by the process. If two threads import it, Python's import lock makes only the second one wait."""
+    if full.startswith("ansible.plugins.") and path.endswith(f"{os.sep}{full.rpartition('.')[2]}.py"):
+        return importlib.import_module(full)
+    found = sys.modules.get(full)
+    if found is None:
+        # An alias of the file, which the import system cannot find by name. Plugins of ansible-core create no state on import.
+        made = _empty(full, path)
+        _execute(made)
+        found = sys.modules.setdefault(full, made)
+    return found
+
+
+def _private(full: str, path: str) -> types.ModuleType:
+    """A project's plugin, or one with state, executed for the calling worker, or for the run if the thread is no worker."""
+    home = context.current_worker() or context.current()
+    assert home is not None  # noqa: S101  # for the type checker: the callers have checked it
+    loaded: dict[str, types.ModuleType] = home.state.setdefault("plugins", {})
+    if path in loaded:
+        return loaded[path]
+    module = _empty(full, path)
+    if sys.modules.setdefault(full, module) is not module:
+        # The name belongs to another project's file or to ansible-core; that module is not replaced.
+        module = _empty(f"{full}_{hashlib.sha256(f'{path} {id(home)}'.encode()).hexdigest()[:12]}", path)
+        sys.modules[module.__name__] = module
+    forget = functools.partial(_forget, module.__name__, module)
+    try:
+        vars(module)["__builtins__"] = plugin_imports.BUILTINS
+        _execute(module)
+    except BaseException:  # a stop during the import: a partly executed module must not be found later
+        forget()
+        raise
+    loaded[path] = module
+    home.at_end.append(forget)
+    return module
+
+
+class _Pinned(threading.local):
+    """The table of filters or tests that this thread uses, by loader: other threads do not see a table while it is being filled."""
+
+    def __init__(self) -> None:
+        self.tables: dict[int, MutableMapping[str, object]] = {}
+
+
+_pinned = _Pinned()
+
+
+class JinjaTable(run_state.PerRun):
+    """`_cached_non_collection_wrappers`: one for each run, or the one that the calling thread has pinned."""
+
+    def __get__(self, thing: object, kind: type | None = None) -> Any:
+        found = _pinned.tables.get(id(thing)) if thing is not None else None
+        return super().__get__(thing, kind) if found is None else found
+
+
+def jinja_table(_original: object, site: str) -> object:
+    return JinjaTable(site.rpartition(".")[2], lambda _: {})
+
+
+@contextlib.contextmanager
+def _pin(loader: JinjaPluginLoader, table: MutableMapping[str, object]) -> Iterator[None]:
+    outer = _pinned.tables.get(id(loader))
+    _pinned.tables[id(loader)] = table
+    try:
+        yield
+    finally:
+        if outer is None:
+            del _pinned.tables[id(loader)]
+        else:
+            _pinned.tables[id(loader)] = outer
+
+
+def _complete_table(fill: Callable[[], object], loader: JinjaPluginLoader) -> MutableMapping[str, object]:
+    """
+    All filters or tests of ansible-core and the project. Several threads may each fill a table; the first complete one becomes the run's.
+
+    Upstream treats a non-empty table as complete, and fills it by executing the project's files. So it is filled in a private table, and
+    no lock is held while files are executed.
+    """
+    run_context = context.current()
+    assert run_context is not None  # noqa: S101  # for the type checker: the callers have checked it
+    while True:
+        table = loader._cached_non_collection_wrappers
+        if table:
+            return table
+        folders, table = len(loader._extra_dirs), {}
+        with _pin(loader, table):
+            fill()
+        with run_context.loader_lock:
+            # A folder that was added in the meantime may contain filters too; then the table is filled again.
+            if folders == len(loader._extra_dirs):
+                known = loader._cached_non_collection_wrappers
+                if not known:
+                    loader._cached_non_collection_wrappers = known = table
+                return known
+
+
+def fill_table(original: Callable[..., object], _site: str) -> object:
+    """Jinja2Loader._ensure_non_collection_wrappers."""
+
+    @functools.wraps(original)
+    def ensure(loader: JinjaPluginLoader, *args: object, **kwargs: object) -> None:
+        if context.current() is None or id(loader) in _pinned.tables:
+            original(loader, *args, **kwargs)
+        else:
+            _complete_table(functools.partial(original, loader, *args, **kwargs), loader)
+
+    return ensure
+
+
+def private_filter(original: Callable[..., FoundPlugin], _site: str) -> Callable[..., FoundPlugin]:
+    """Filters and tests are wrapped once for the run; a project's filter is created again for each worker that uses it."""
+
+    @functools.wraps(original)
+    def get(loader: JinjaPluginLoader, name: str, *args: object, **kwargs: object) -> FoundPlugin:
+        home = context.current_worker() or context.current()
+        if home is None:
+            return original(loader, name, *args, **kwargs)
+        if not loader._cached_non_collection_wrappers:
+            loader._ensure_non_collection_wrappers()
+        # Pinned from here on: another thread may add a folder, which empties the table, between upstream's check that it is filled and
+        # its lookup. If it was emptied just before this line, upstream fills a new table for this thread.
+        table = loader._cached_non_collection_wrappers or {}
+        with _pin(loader, table):
+            found = original(loader, name, *args, **kwargs)
+        wrapper = found.object
+        path = getattr(wrapper, "_original_path", None)
+        if not path or own_files(path) or table.get(name.removeprefix("ansible.legacy.")) is not wrapper:
+            return found
+        twins: dict[tuple[str, str], object] = home.state.setdefault("filters", {})
+        key = (path, name)
+        if key not in twins:
+            module = _private(f"{loader.package}.{os.path.splitext(os.path.basename(path))[0]}", path)
+            offered = getattr(getattr(module, loader.class_name)(), loader.method_map_name)()
+            short = name.rpartition(".")[2]
+            twin = loader._plugin_wrapper_type(offered[short]) if short in offered else wrapper
+            for key_, value in vars(wrapper).items():
+                if key_ not in vars(twin) or key_.startswith(("_original", "_load", "_redirected", "ansible_")):
+                    setattr(twin, key_, copy.copy(value))
+            twins[key] = twin
+        return type(found)(twins[key], found.plugin_load_context)
+
+    return get
+
+
+def _empty(name: str, path: str) -> types.ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    return importlib.util.module_from_spec(spec)
+
+
+def _execute(module: types.ModuleType) -> None:
+    loader: Any = module.__loader__
+    exec(loader.get_code(module.__name__), vars(module))  # noqa: S102  # what an import does
+
+
+def _forget(name: str, module: types.ModuleType) -> None:
+    if sys.modules.get(name) is module:
+        del sys.modules[name]
+
+
+_dressed: list[Callable[[], None]] = []
+
+
+def _dress_shared(module: Any) -> None:
+    """Install the views in a plugin module of ansible-core, until the seams are undone."""
+    module._forkless_dressed = True
+    remove_views = stdlib_views.install_views(module)
+
+    def undo() -> None:
+        remove_views()
+        with contextlib.suppress(AttributeError):
+            del module._forkless_dressed
+
+    _dressed.append(undo)
+
+
+def remove_all_views() -> None:
+    while _dressed:
+        _dressed.pop()()
+
+
+def forget_dressed() -> None:
+    """Leave the views installed: an abandoned thread may still use these modules, and no other run will."""
+    _dressed.clear()
+
+
+def locked(which: str) -> Callable[[Callable[P, R], str], object]:
+    """Wrap a method so that one thread of a run calls it at a time. Not for methods that execute a plugin, which could block all."""
+
+    def stand_in(original: Callable[P, R], _site: str) -> object:
+        real: Callable[P, R] = original.__func__ if isinstance(original, staticmethod | classmethod) else original
+
+        @functools.wraps(real)
+        def method(*args: P.args, **kwargs: P.kwargs) -> R:
+            run_context = context.current()
+            if run_context is None:
+                return real(*args, **kwargs)
+            with getattr(run_context, which):
+                return real(*args, **kwargs)
+
+        return type(original)(method) if isinstance(original, staticmethod | classmethod) else method
+
+    return stand_in
+
+
+def config_warnings(original: Callable[..., object], _site: str) -> object:
+    """Upstream empties process-wide lists with `while warnings: warnings.pop()`; another thread may take the last item in between."""
+
+    @functools.wraps(original)
+    def report(*args: object, **kwargs: object) -> object:
+        while True:
+            try:
+                return original(*args, **kwargs)
+            except (KeyError, IndexError) as error:
+                if "pop from" not in str(error):
+                    raise
+
+    return report
+
+
+def quiet_warnings(_original: object, _site: str) -> object:
+    """
+    `warnings` in the plugin loader.
+
+    Upstream replaces the process's warning filters around each import of a plugin, which discards changes by other threads.
+    """
+
+    class Warnings(stdlib_views.WorkerView):
+        @staticmethod
+        @contextlib.contextmanager
+        def catch_warnings(**_: object) -> Iterator[None]:
+            yield
+
+        @staticmethod
+        def simplefilter(*_: object, **__: object) -> None: ...
+
+    return Warnings(warnings)
+
+
+def collection_loader(original: Callable[..., object], _site: str) -> object:
+    """The collection finder is installed once for the process; upstream would warn when a second run installs it."""
+
+    @functools.wraps(original)
+    def configure(*args: object, **kwargs: object) -> None:
+        from ansible.utils.collection_loader import AnsibleCollectionConfig
+
+        if AnsibleCollectionConfig.collection_finder is None:
+            original(*args, **kwargs)
+
+    return configure
+
+
+@functools.cache
+def _program_of_ansible() -> str | None:
+    """The path of the `ansible` program of this ansible-core, which may be neither in PATH nor beside the running program."""
+    try:
+        files = importlib.metadata.files("ansible-core") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = [str(one.locate()) for one in files if one.name == "ansible" and one.parent.name in ("bin", "Scripts")]
+    return found[0] if found and os.path.isfile(found[0]) else None
+
+
+def asker(
+    original: Callable[[object], dict[str, dict[str, str]]], _site: str
+) -> Callable[[object], dict[str, dict[str, str]]]:
+    """
+    The ssh program runs SSH_ASKPASS to get a password. Upstream uses the `ansible` beside the running program, or else the one in PATH:
+    a service may have neither.
+    """
+
+    @functools.wraps(original)
+    def stand_in(self: object) -> dict[str, dict[str, str]]:
+        how = original(self)
+        environ = how.get("env", {})
+        program = _program_of_ansible()
+        if environ.get("SSH_ASKPASS") == "ansible" and program:
+            environ["SSH_ASKPASS"] = program
+        return how
+
+    return stand_in

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Threads that a plugin starts, or a library on its behalf, belong to the run and worker of the thread that started them.
+
+A thread started by a forked worker was in the worker's process. Here the run and the worker of the thread that calls `Thread.start`
+(or `submit`, for a pool that several runs may use) are passed to the new thread. Methods of the stdlib are replaced for that while runs
+are active, because libraries that plugins use call them directly. Threads that are started outside of runs are not affected.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from forkless.engines.threads import context
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from forkless.engines.threads.context import RunContext
+    from forkless.engines.threads.workers.worker import Worker
+
+__all__: list[str] = []
+
+# Name prefix of forkless's own threads, which set their run explicitly.
+_OURS = "forkless-"
+
+
+def thread_start(original: Callable[..., object], _site: str) -> object:
+    """`Thread.start`: the new thread belongs to the run of the thread that starts it."""
+    from concurrent.futures import thread as pools
+
+    @functools.wraps(original)
+    def start(thread: threading.Thread) -> None:
+        run_context, worker = context.current(), context.current_worker()
+        # A thread of an executor works for the run that submitted each item.
+        serves_pool = getattr(thread, "_target", None) is pools._worker
+        if run_context is None or thread.name.startswith(_OURS):
+            original(thread)
+            return
+        run = _serve if serves_pool else _run
+        vars(thread)["run"] = functools.partial(run, thread, run_context, worker, thread.run)
+        try:
+            original(thread)
+        except BaseException:  # the thread was started before, or the system allows no more: restore its `run`
+            vars(thread).pop("run", None)
+            raise
+
+    return start
+
+
+def _run(thread: threading.Thread, run_context: RunContext, worker: Worker | None, run: Callable[..., object]) -> None:
+    vars(thread).pop("run", None)
+    interrupt = run_context.interrupt if worker is None else worker.interrupt
+    try:
+        with context.work_for(run_context, worker, service=thread.daemon):
+            run()
+    except BaseException as error:
+        # The exception that stopped the thread needs no traceback on the program's stderr; any other is raised.
+        if interrupt.sent is None or not isinstance(error, interrupt.sent):
+            raise
+
+
+def _serve(
+    thread: threading.Thread, run_context: RunContext, worker: Worker | None, run: Callable[..., object]
+) -> None:
+    """A pool's thread: code between items, such as the initializer, belongs to the run that started the thread."""
+    vars(thread).pop("run", None)
+    with context.enter_worker(run_context, worker):
+        run()
+
+
+def executor_submit(original: Callable[..., object], _site: str) -> object:
+    """`ThreadPoolExecutor.submit`, which `asyncio.to_thread` uses too: the call belongs to the run of the submitting thread."""
+
+    @functools.wraps(original)
+    def submit(executor: Any, function: Any, /, *args: object, **kwargs: object) -> object:
+        run_context, worker = context.current(), context.current_worker()
+        if run_context is None:
+            return original(executor, function, *args, **kwargs)
+        return original(executor, functools.partial(_call, run_context, worker, function), *args, **kwargs)
+
+    return submit
+
+
+def _call(
+    run_context: RunContext, worker: Worker | None, function: Callable[..., object], /, *args: object, **kwargs: object
+) -> object:
+    with context.work_for(run_context, worker):
+        return function(*args, **kwargs)

@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+State that belongs to one run, and must not be shared with another.
+
+Ansible keeps it in singletons, class variables, function attributes and module globals, because its process ends after one play.
+Each replacement here uses the run of the calling thread, and Ansible's original place on threads of no run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from forkless.engines.threads import context
+from forkless.engines.threads.patches import stdlib_views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__: list[str] = []
+
+_MISSING = object()
+
+
+class PerRun:
+    """
+    An attribute of a singleton with a separate value for each run. On threads of no run it is the instance's attribute.
+
+    With `by_worker` each worker has a separate value too.
+    """
+
+    def __init__(self, name: str, fresh: Callable[[object], object], *, by_worker: bool = False) -> None:
+        self._name = name
+        self._fresh = fresh
+        self._by_worker = by_worker
+
+    def _home(self) -> Any:
+        return (self._by_worker and context.current_worker()) or context.current()
+
+    def _key(self, thing: object) -> tuple[int, str]:
+        return id(thing), self._name
+
+    def __get__(self, thing: Any, kind: type | None = None) -> object:
+        if thing is None:
+            return self
+        # Called some hundred times for every task, so _home() and _key() are inlined.
+        home: Any = (self._by_worker and context.current_worker()) or context.current()
+        if home is None:
+            try:
+                return thing.__dict__[self._name]
+            except KeyError:
+                raise AttributeError(self._name) from None
+        key = (id(thing), self._name)
+        value = home.state.get(key, _MISSING)
+        if value is _MISSING:
+            value = home.state.setdefault(key, self._fresh(thing))  # atomic: two threads may get here at once
+        return value
+
+    def __set__(self, thing: Any, value: Any) -> None:
+        home = self._home()
+        if home is not None:
+            home.state[self._key(thing)] = value
+        elif isinstance(thing, type):
+            raise AttributeError(f"{self._name} was set outside of a run")
+        else:
+            thing.__dict__[self._name] = value
+
+
+def fresh_like_outside(name: str) -> Callable[[object], object]:
+    """Start with an empty container of Ansible's type, which differs between minors."""
+
+    def fresh(thing: object) -> object:
+        outside = thing.__dict__.get(name)
+        return type(outside)() if isinstance(outside, set | dict | list) else set()
+
+    return fresh
+
+
+def per_run(fresh: Callable[[object], object], *, by_worker: bool = False) -> Callable[[object, str], object]:
+    """A stand-in that replaces a class's attribute by a PerRun."""
+
+    def stand_in(_original: object, site: str) -> object:
+        return PerRun(site.rpartition(".")[2], fresh, by_worker=by_worker)
+
+    return stand_in
+
+
+# -- command line -------------------------------------------------------------------------------------------------
+
+
+class _CliArgs(Mapping[str, Any]):
+    """ansible.context.CLIARGS: the arguments of the calling thread's run."""
+
+    def __init__(self, outside: object) -> None:
+        self._outside = outside
+
+    def _args(self) -> Any:
+        run_context = context.current()
+        return self._outside if run_context is None else run_context.state.get("cliargs", self._outside)
+
+    def __getitem__(self, key: str) -> object:
+        return self._args()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._args())
+
+    def __len__(self) -> int:
+        return len(self._args())
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._args(), name)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self._args(),)
+
+
+def cli_args(original: object, _site: str) -> object:
+    return _CliArgs(original)
+
+
+def init_cli_args(_original: object, _site: str) -> object:
+    from ansible.utils.context_objects import CLIArgs
+
+    def init(options: object) -> None:
+        run_context = context.current()
+        if run_context is None:
+            raise RuntimeError("the command line was read outside of a run")
+        run_context.state["cliargs"] = CLIArgs.from_options(options)
+
+    return init
+
+
+def not_cached(attribute: str) -> Callable[[Any, str], Any]:
+    """load_extra_vars and load_options_vars cache the first run's result in a function attribute; here each run has its own."""
+
+    def stand_in(original: Callable[..., object], _site: str) -> object:
+        @functools.wraps(original)
+        def load(*args: object, **kwargs: object) -> object:
+            run_context = context.current()
+            if run_context is None:
+                return original(*args, **kwargs)
+            with run_context.vars_lock:
+                if attribute not in run_context.state:
+                    # A copy of the function, so that it sets the attribute on the copy.
+                    space = dict(original.__globals__)
+                    twin = types.FunctionType(original.__code__, space, original.__name__, original.__defaults__)
+                    space[original.__name__] = twin
+                    if attribute == "extra_vars" and run_context.extra_vars:
+                        # Not through CLIARGS, which a callback prints at -vvvv. The arguments come later, so they take precedence.
+                        said = space["context"].CLIARGS.get("extra_vars", ())
+                        space["context"] = types.SimpleNamespace(
+                            CLIARGS={"extra_vars": (run_context.extra_vars, *said)}
+                        )
+                    run_context.state[attribute] = twin(*args, **kwargs)
+                return run_context.state[attribute]
+
+        return load
+
+    return stand_in
+
+
+def print_message(original: Callable[..., object], _site: str) -> object:
+    """Help and errors of argparse go to the run's output."""
+
+    @functools.wraps(original)
+    def say(parser: object, message: str, file: object = None) -> None:
+        if file is None or file is sys.stderr:
+            file = stdlib_views.sys_view.stderr
+        elif file is sys.stdout:
+            file = stdlib_views.sys_view.stdout
+        original(parser, message, file)
+
+    return say
+
+
+def register_secrets(values: Iterable[str | None]) -> None:
+    """Mask secrets that were passed to the run as if they had been typed. Before 2.22 there is no masker."""
+    secrets = sys.modules.get("ansible.module_utils.secrets")
+    if secrets is not None:
+        secrets.register_secrets([value for value in values if value])
+
+
+def ask_passwords(original: Any, _site: str) -> object:
+    """-k and -K of a run that was given its passwords."""
+    real = original.__func__ if isinstance(original, staticmethod) else original
+
+    @functools.wraps(real)
+    def ask() -> tuple[object, object]:
+        run_context = context.current()
+        conn, become = real()
+        if run_context is None or not run_context.passwords:
+            return conn, become
+        register_secrets(run_context.passwords.values())
+        return run_context.passwords.get("conn_pass", conn), run_context.passwords.get("become_pass", become)
+
+    return staticmethod(ask)
+
+
+def vault_secrets(original: Any, _site: str) -> object:
+    """Adds the run's vault password to those that its arguments name."""
+    real = original.__func__ if isinstance(original, staticmethod) else original
+
+    @functools.wraps(real)
+    def setup(*args: Any, **kwargs: Any) -> object:
+        from ansible.parsing.vault import VaultSecret
+
+        secrets = real(*args, **kwargs)
+        run_context = context.current()
+        if run_context is not None and run_context.vault_password is not None:
+            register_secrets([run_context.vault_password])
+            secret = VaultSecret(run_context.vault_password.encode())
+            secret.load()
+            secrets.append(("default", secret))
+            loader = args[0] if args else kwargs["loader"]
+            loader.set_vault_secrets(secrets)
+        return secrets
+
+    return staticmethod(setup)
+
+
+# -- display ------------------------------------------------------------------------------------------------------
+
+
+class ByThread:
+    """Display._final_q: the worker's queue on a worker's thread, None on any other."""
+
+    def __get__(self, thing: object, kind: type | None = None) -> object:
+        if thing is None:
+            return self
+        worker = context.current_worker()
+        return None if worker is None else worker._final_q  # type: ignore[attr-defined]
+
+    def __set__(self, thing: object, value: object) -> None:
+        """Ignored: Display.__init__ sets None, and a worker's queue follows from the thread."""
+
+
+def final_queue(_original: object, _site: str) -> object:
+    return ByThread()
+
+
+def set_queue(_original: object, _site: str) -> object:
+    def set_queue(_display: object, queue: object) -> None:
+        """Does nothing: the queue follows from the calling thread."""
+
+    return set_queue
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def path_dwim_relative(original: Callable[..., object], _site: str) -> object:
+    """Upstream changes the loader's base folder while it searches; on a copy other threads do not see the change."""
+
+    @functools.wraps(original)
+    def look(loader: object, *args: object, **kwargs: object) -> object:
+        return original(copy.copy(loader), *args, **kwargs)
+
+    return look
+
+
+def constants_class(original: Any, _site: str) -> object:
+    """DEFAULT_LOCAL_TMP: a folder for each run, removed with it. Upstream has one for the process, with a cache of modules by name in it."""
+
+    class Constants(original):  # type: ignore[misc]
+        @property
+        def DEFAULT_LOCAL_TMP(self) -> str:  # noqa: N802  # Ansible's name
+            run_context = context.current()
+            of_process: str = self.__dict__["DEFAULT_LOCAL_TMP"]
+            if run_context is None:
+                return of_process
+            with run_context.loader_lock:
+                folder: str | None = run_context.state.get("local_tmp")
+                if folder is None:
+                    # In the same parent folder and with the same prefix, because Ansible displays paths in it, for example in --diff.
+                    above = os.path.dirname(of_process)
+                    os.makedirs(above, mode=0o700, exist_ok=True)
+                    folder = tempfile.mkdtemp(prefix=f"ansible-local-{os.getpid()}", dir=above)
+                    run_context.state["local_tmp"] = folder
+                    run_context.at_end.append(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+            return folder
+
+        @DEFAULT_LOCAL_TMP.setter
+        def DEFAULT_LOCAL_TMP(self, value: str) -> None:  # noqa: N802  # Ansible's name
+            self.__dict__["DEFAULT_LOCAL_TMP"] = value
+
+        def __getattr__(self, name: str) -> object:
+            # Python 3.14 and 3.15 read a module's dict before a property of its class (gh-156399), unless the class has this method.
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    return Constants
+
+
+def per_run_container(kind: Callable[[], object]) -> Callable[[object, str], object]:
+    """A module-level dict or set, one for each run, discarded with it."""
+
+    def stand_in(original: object, site: str) -> object:
+        return _Container(site, original, kind)
+
+    return stand_in
+
+
+class _Container:
+    """Behaves like the dict or set that it replaces."""
+
+    def __init__(self, site: str, outside: object, kind: Callable[[], object]) -> None:
+        self._site, self._outside, self._kind = site, outside, kind
+
+    def _it(self) -> Any:
+        run_context = context.current()
+        return self._outside if run_context is None else run_context.state.setdefault(self._site, self._kind())
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._it(), name)
+
+    def __getitem__(self, key: Any) -> object:
+        return self._it()[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._it()[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._it()[key]
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._it()
+
+    def __iter__(self) -> object:
+        return iter(self._it())
+
+    def __len__(self) -> int:
+        return len(self._it())
+
+
+def no_direct_execution(original: Callable[..., object], _site: str) -> object:
+    """
+    ActionBase.get_connection_option: up to 2.18 a network module that runs inside the worker prints its result and collects warnings in
+    a list of the process. It gets a separate process instead, as with ANSIBLE_NETWORK_IMPORT_MODULES=false.
+    """
+
+    @functools.wraps(original)
+    def option(action: object, name: str, *args: object, **kwargs: object) -> object:
+        return False if name == "import_modules" else original(action, name, *args, **kwargs)
+
+    return option
+
+
+# -- secrets, ids, strategy ---------------------------------------------------------------------------------------
+
+
+def vault_initialize(_original: object, _site: str) -> object:
+    def initialize(_kind: type, value: object) -> None:
+        run_context = context.current()
+        if run_context is None:
+            raise RuntimeError("vault secrets were set outside of a run")
+        run_context.state["vault"] = value
+
+    return classmethod(initialize)
+
+
+def vault_current(original: Any, _site: str) -> object:
+    def current(kind: type, optional: bool = False) -> object:
+        run_context = context.current()
+        if run_context is None:
+            return original.__func__(kind, optional)
+        value = run_context.state.get("vault")
+        if value is None and not optional:
+            raise ReferenceError(f"A required {kind.__name__} context is not active.")
+        return value
+
+    return classmethod(current)
+
+
+def unique_id(original: Callable[..., object], _site: str) -> object:
+    """Upstream counts with `+= 1`, which is not atomic: two threads can get the same number."""
+    space = original.__globals__
+    numbers: Iterator[int] = space.setdefault("_forkless_numbers", itertools.count(space["cur_id"] + 1))
+
+    @functools.wraps(original)
+    def get_unique_id() -> str:
+        mac, random = space["node_mac"], space["random_int"]
+        return "-".join([mac[0:8], mac[8:12], random[0:4], random[4:8], f"{next(numbers):012x}"[:12]])
+
+    return get_unique_id
+
+
+def strategy_activate(_original: object, _site: str) -> object:
+    @contextlib.contextmanager
+    def activate(strategy_context: object) -> Iterator[None]:
+        run_context = context.current()
+        if run_context is None:
+            raise RuntimeError("a strategy was started outside of a run")
+        outer = run_context.state.get("strategy")
+        run_context.state["strategy"] = strategy_context
+        try:
+            yield
+        finally:
+            run_context.state["strategy"] = outer
+
+    return activate
+
+
+def strategy_current(_original: object, _site: str) -> object:
+    def current(kind: type) -> object:
+        run_context = context.current()
+        found = None if run_context is None else run_context.state.get("strategy")
+        if found is None:
+            raise ReferenceError(f"A required {kind.__name__} context is not active.")
+        return found
+
+    return classmethod(current)
+
+
+def no_rpc_server(_original: object, _site: str) -> object:
+    """The RPC server that forked workers call. Threads call directly."""
+    return classmethod(lambda _kind: None)
+
+
+def rpc_direct(_original: object, _site: str) -> object:
+    return classmethod(lambda kind: kind)
+
+
+_no_run_lock = threading.Lock()
+
+
+def connection_lock(_original: object, _site: str) -> object:
+    """Lockf locks belong to the process, so they never block another thread. One threading.Lock for the run replaces the lock file."""
+
+    def lock(_connection: object) -> None:
+        while not _play_lock().acquire(timeout=0.25):
+            pass  # with a timeout: an exception that is sent to the thread is raised only between two waits in C
+
+    return lock
+
+
+def connection_unlock(_original: object, _site: str) -> object:
+    def unlock(_connection: object) -> None:
+        with contextlib.suppress(RuntimeError):  # upstream may unlock twice
+            _play_lock().release()
+
+    return unlock
+
+
+def _play_lock() -> threading.Lock:
+    run_context = context.current()
+    if run_context is None:
+        return _no_run_lock
+    found: threading.Lock = run_context.state.setdefault("connection_lock", threading.Lock())
+    return found

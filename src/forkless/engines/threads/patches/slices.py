@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A slice of a run meets a task that means something else in a slice: in an include, which nobody could look into before the launch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forkless.engines.threads import slicing
+
+if TYPE_CHECKING:
+    from ansible.playbook.task import Task
+
+    from forkless.engines.threads.context import RunContext
+
+__all__ = ["refuse"]
+
+VARIABLE = "FORKLESS_SLICED"
+
+
+def refuse(run_context: RunContext, task: Task) -> None:
+    """Raise Ansible's error with file and line if the run is a slice and `task` must not be in one. Before any worker has it."""
+    if run_context.getenv().get(VARIABLE) != "refuse":
+        return
+    reason = slicing.why_not(task)
+    if reason:
+        from ansible.errors import AnsibleError
+
+        raise AnsibleError(f"{task.get_path()}: {reason}; launch it without --slices, or with --slices-anyway")

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Views of stdlib modules for workers.
+
+Ansible and its plugins were written to run in separate processes: they set `sys.stdout`, call `time.sleep`, set alarms, start children
+and change `os.environ`. These views replace the *names* `sys`, `os`, `time`, `signal` and `subprocess` inside Ansible's modules and
+plugins. The real modules are not changed, so the rest of the program is not affected. Any attribute that a view does not define comes
+from the real module.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from typing import TYPE_CHECKING, Any, TextIO
+
+from forkless.engines.threads import context
+from forkless.engines.threads.patches import working_directory
+from forkless.patching.module_view import ModuleView
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "install_views",
+    "os_view",
+    "print_to_run",
+    "seen_by_workers",
+    "signal_view",
+    "subprocess_view",
+    "sys_view",
+    "time_view",
+]
+
+
+class WorkerView(ModuleView):
+    """A view in which every worker, and every run outside of its workers, sees its own assignments; other threads assign to the module."""
+
+    def __getattr__(self, name: str) -> Any:
+        own = self._own_attributes()
+        return own[name] if name in own else super().__getattr__(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        home = context.current_worker() or context.current()
+        if isinstance(getattr(type(self), name, None), property):
+            super().__setattr__(name, value)
+        elif home is None:
+            setattr(self.__dict__["_real"], name, value)
+        else:
+            # A plugin that replaces a function of the stdlib replaces it for its worker only, not for the program.
+            home.state.setdefault(("attributes", id(self)), {})[name] = value
+
+    def _own_attributes(self) -> dict[str, object]:
+        home = context.current_worker() or context.current()
+        found: dict[str, object] = {} if home is None else home.state.get(("attributes", id(self)), {})
+        return found
+
+
+class _SysView(WorkerView):
+    @property
+    def stdout(self) -> TextIO | Any:
+        return self._stream("stdout")
+
+    @stdout.setter
+    def stdout(self, stream: TextIO) -> None:
+        self._set("stdout", stream)
+
+    @property
+    def stderr(self) -> TextIO | Any:
+        return self._stream("stderr")
+
+    @stderr.setter
+    def stderr(self, stream: TextIO) -> None:
+        self._set("stderr", stream)
+
+    @property
+    def stdin(self) -> TextIO | Any:
+        return self._stream("stdin")
+
+    @stdin.setter
+    def stdin(self, stream: TextIO) -> None:
+        self._set("stdin", stream)
+
+    @property
+    def __stdin__(self) -> TextIO | Any:
+        run_context = context.current()
+        return sys.__stdin__ if run_context is None or run_context.stdin is None else run_context.stdin
+
+    @staticmethod
+    def _stream(name: str) -> Any:
+        worker = context.current_worker()
+        if worker is not None:
+            return worker.streams[name]
+        run_context = context.current()
+        stream = getattr(run_context, name, None)
+        return getattr(sys, name) if stream is None else stream
+
+    @staticmethod
+    def _set(name: str, stream: TextIO) -> None:
+        worker = context.current_worker()
+        if worker is not None:
+            # Up to 2.18 a worker ends by opening /dev/null over its streams. Streams are per worker here, so it is closed.
+            if getattr(stream, "name", None) == os.devnull:
+                stream.close()
+            else:
+                worker.streams[name] = stream
+            return
+        run_context = context.current()
+        if run_context is None:
+            setattr(sys, name, stream)
+        else:
+            setattr(run_context, name, stream)
+
+
+class RunVariables:
+    """What `os.environ` holds on the threads of a run, for libraries that read it: a provider for `patching.thread_environ`."""
+
+    def seen(self) -> dict[str, str] | None:
+        worker, run_context = context.current_worker(), context.current()
+        if worker is not None and worker.environ is not None:
+            return worker.environ
+        return None if run_context is None else run_context.environ
+
+    def changed(self) -> dict[str, str] | None:
+        home: Any = context.current_worker() or context.current()
+        if home is None:
+            return None
+        if home.environ is None:
+            home.environ = dict(os.environ)
+        variables: dict[str, str] = home.environ
+        return variables
+
+
+run_variables = RunVariables()
+
+
+class _Os(WorkerView):
+    @property
+    def path(self) -> Any:
+        return working_directory.path_view if working_directory.active() else os.path
+
+    @staticmethod
+    def putenv(key: str, value: str) -> None:
+        os.environ[key] = value
+
+    @staticmethod
+    def unsetenv(key: str) -> None:
+        os.environ.pop(key, None)
+
+    @staticmethod
+    def getppid() -> int:
+        # For a forked worker this was the pid of the play; it is part of the names of the play's sockets and locks.
+        return os.getpid() if context.current_worker() and not context.in_forked_child() else os.getppid()
+
+    @staticmethod
+    def set_inheritable(fd: int, inheritable: bool) -> None:
+        # The program's descriptors 0, 1 and 2 must not be changed: its children would start without them.
+        if fd > 2:
+            os.set_inheritable(fd, inheritable)
+
+    @staticmethod
+    def system(command: Any) -> int:
+        """Starts a child that is ended with its worker; returns a wait status as os.system does."""
+        code = WorkerPopen(command, shell=True).wait()  # noqa: S604  # what os.system does
+        return code << 8 if code >= 0 else -code
+
+    @staticmethod
+    def popen(command: str, mode: str = "r", buffering: int = -1) -> Any:
+        """The stdlib's function, which imports subprocess when it is called, with an import that returns the view."""
+        space = {**vars(os), "__builtins__": {**vars(builtins), "__import__": _import_for_popen}}
+        return types.FunctionType(os.popen.__code__, space)(command, mode, buffering)
+
+    @staticmethod
+    def _exit(code: int) -> None:
+        if context.current() is None or context.in_forked_child():
+            os._exit(code)
+        raise SystemExit(code)
+
+
+for _name, _function in working_directory.OS_FUNCTIONS.items():
+    setattr(_Os, _name, staticmethod(_function))
+
+
+class WorkerPopen(subprocess.Popen):  # type: ignore[type-arg]
+    """
+    A child process of one run: it leads a process group, has the run's environment, and is registered with the interrupt.
+
+    The children of a forked worker inherited /dev/null; so do these, unless the caller passes streams.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        worker, run_context, interrupt = context.current_worker(), context.current(), context.current_interrupt()
+        if run_context is not None and interrupt is not None:
+            if interrupt.own_groups and not kwargs.get("start_new_session") and kwargs.get("process_group") is None:
+                # Either way the child leads a process group, by which it is ended with its descendants.
+                kwargs |= {"start_new_session": True} if interrupt.own_session else {"process_group": 0}
+            if worker is not None or run_context.stdin is not None:
+                for name, place in (("stdin", 3), ("stdout", 4), ("stderr", 5)):
+                    if len(args) <= place and kwargs.get(name) is None:
+                        kwargs[name] = subprocess.DEVNULL
+        self.leads_group = bool(kwargs.get("start_new_session")) or kwargs.get("process_group") == 0
+        if interrupt is None:
+            super().__init__(*args, **kwargs)
+            return
+        with interrupt.shielded():
+            super().__init__(*args, **kwargs)
+            interrupt.adopt(self)
+
+
+class _SubprocessView(WorkerView):
+    Popen = WorkerPopen
+
+    def _through(self, name: str, args: Any, kwargs: Any) -> Any:
+        # The stdlib's functions look each other up in their module's globals; these are the same functions with other globals.
+        real = getattr(subprocess, name)
+        names = {"Popen": WorkerPopen, "check_output": self.check_output, "getstatusoutput": self.getstatusoutput}
+        seen = types.FunctionType(real.__code__, {**vars(subprocess), **names}, name, real.__defaults__)
+        seen.__kwdefaults__ = real.__kwdefaults__
+        return seen(*args, **kwargs)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        return self._through("call", args, kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        return self._through("run", args, kwargs)
+
+    def check_call(self, *args: Any, **kwargs: Any) -> Any:
+        code = self.call(*args, **kwargs)
+        if code:
+            raise subprocess.CalledProcessError(code, args[0] if args else kwargs["args"])
+        return 0
+
+    def check_output(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, stdout=subprocess.PIPE, check=True, **kwargs).stdout
+
+    def getstatusoutput(self, *args: Any, **kwargs: Any) -> Any:
+        return self._through("getstatusoutput", args, kwargs)
+
+    def getoutput(self, *args: Any, **kwargs: Any) -> Any:
+        return self._through("getoutput", args, kwargs)
+
+
+class _Time(WorkerView):
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        interrupt = context.current_interrupt()
+        if interrupt is None:
+            time.sleep(seconds)
+        else:
+            interrupt.sleep(seconds)
+
+
+class _StrategyTime(WorkerView):
+    """The strategy's polling sleep, which ends early when the strategy is woken."""
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        run_context = context.current()
+        if run_context is None:
+            time.sleep(seconds)
+        else:
+            run_context.sleep(seconds)
+
+
+_DUMP = getattr(signal, "SIGUSR1", None)
+
+
+class _Signal(WorkerView):
+    """
+    Signals belong to the program. Only SIGALRM is emulated, separately for each worker. In a child process that a plugin has forked, signals and
+    the alarm are the child's own.
+    """
+
+    @staticmethod
+    def signal(number: int, action: Any) -> Any:
+        if context.in_forked_child():
+            return signal.signal(number, action)
+        worker = context.current_worker()
+        if worker is not None and number == signal.SIGALRM:
+            before, worker.on_alarm = worker.on_alarm, action
+            return before
+        run_context = context.current()
+        if number == _DUMP and worker is None and run_context is not None and run_context.terminal is not None:
+            return signal.signal(
+                number, action
+            )  # since 2.22 Ansible's handler writes stacks to a file; the default action would end the process
+        return signal.SIG_DFL
+
+    @staticmethod
+    def alarm(seconds: int) -> int:
+        before, _ = _Signal.setitimer(signal.ITIMER_REAL, seconds)
+        return math.ceil(before)
+
+    @staticmethod
+    def setitimer(which: int, seconds: float, interval: float = 0.0) -> tuple[float, float]:
+        if context.in_forked_child():
+            return signal.setitimer(which, seconds, interval)
+        if which != signal.ITIMER_REAL or interval:
+            raise signal.ItimerError("a worker is a thread: its alarm is that of the real clock, and rings once")
+        before = _Signal.getitimer(which)
+        worker = context.current_worker()
+        if worker is not None:
+            alarm: Any = worker.alarm
+            alarm(seconds)
+            worker.state["alarm"] = time.monotonic() + seconds if seconds > 0 else None
+        return before
+
+    @staticmethod
+    def getitimer(which: int) -> tuple[float, float]:
+        if context.in_forked_child():
+            return signal.getitimer(which)
+        worker = context.current_worker()
+        due = worker.state.get("alarm") if worker is not None and which == signal.ITIMER_REAL else None
+        return (0.0 if due is None else max(0.0, due - time.monotonic()), 0.0)
+
+    @staticmethod
+    def getsignal(number: int) -> Any:
+        worker = context.current_worker()
+        if worker is not None and number == signal.SIGALRM and not context.in_forked_child():
+            return worker.on_alarm
+        return signal.getsignal(number)
+
+
+def _import_for_popen(name: str, *args: Any) -> Any:
+    return subprocess_view if name == "subprocess" else builtins.__import__(name, *args)
+
+
+def print_to_run(*values: object, file: Any = None, **kwargs: Any) -> None:
+    builtins.print(*values, file=sys_view.stdout if file is None else file, **kwargs)
+
+
+sys_view: Any = _SysView(sys)
+os_view = _Os(os)
+subprocess_view = _SubprocessView(subprocess)
+time_view = _Time(time)
+strategy_time_view = _StrategyTime(time)
+signal_view = _Signal(signal)
+
+# Replacements by the original, whatever name a plugin has imported it as.
+_VIEWS: list[tuple[Any, Any]] = [
+    (sys, sys_view),
+    (os, os_view),
+    (subprocess, subprocess_view),
+    (time, time_view),
+    (signal, signal_view),
+    (subprocess.Popen, WorkerPopen),
+    (subprocess.run, subprocess_view.run),
+    (subprocess.check_output, subprocess_view.check_output),
+    (subprocess.check_call, subprocess_view.check_call),
+    (subprocess.call, subprocess_view.call),
+    (time.sleep, time_view.sleep),
+]
+_BY_ID: dict[int, Any] = {id(real): view for real, view in _VIEWS}
+
+
+def seen_by_workers(thing: Any) -> Any:
+    """The view of an object, if there is one; otherwise the object."""
+    return _BY_ID.get(id(thing), thing)
+
+
+def install_views(module: types.ModuleType) -> Callable[[], None]:
+    """Replace what a plugin's module imported at module level by the views. Returns a function that restores the originals."""
+    space = module.__dict__
+    changed = {name: value for name, value in space.items() if id(value) in _BY_ID and not name.startswith("__")}
+    for name, value in changed.items():
+        space[name] = _BY_ID[id(value)]
+    had_print = "print" in space
+    if not had_print:
+        space["print"] = print_to_run
+    undress_paths = working_directory.install_views(space, {}) if working_directory.active() else None
+
+    def remove_views() -> None:
+        if undress_paths is not None:
+            undress_paths()
+        space.update(changed)
+        if not had_print:
+            space.pop("print", None)
+
+    return remove_views

@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+One task on one thread.
+
+`Worker` replaces ansible-core's WorkerProcess. `run()` is upstream's code; what the process did around it (copying, detaching,
+ending) is done here explicitly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import copy
+import functools
+import io
+import itertools
+import math
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from typing import TYPE_CHECKING, Any
+
+from forkless.core.run_context import SCOPE
+from forkless.engines.threads import context as thread_context
+from forkless.engines.threads import late_libraries
+from forkless.engines.threads.context import ThreadScope
+from forkless.engines.threads.patches import stdlib_views
+from forkless.engines.threads.workers import threads
+from forkless.engines.threads.workers.copy_variables import private_task_vars
+from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forkless.engines.threads.context import RunContext
+    from forkless.modules import TaskOutput
+
+__all__ = ["Worker", "make_queue", "make_worker"]
+
+# Minimum seconds between two interrupts of one worker: some plugins swallow the first.
+_BETWEEN = 1.0
+# Larger than any real process id, so that os.kill() with one of these never hits another process.
+_pids = itertools.count(1 << 24)
+
+
+class _HardExit(BaseException):
+    """Replaces os._exit(1) of a forked worker."""
+
+
+class PromptAnswers(queue.SimpleQueue):  # type: ignore[type-arg]
+    """Answers to the worker's prompts. An exception in the queue is raised by `get()`."""
+
+    def get(self, *_args: Any, **_kwargs: Any) -> Any:
+        while True:
+            # With a timeout: an exception that is sent to the thread is raised only between two waits in C.
+            with contextlib.suppress(queue.Empty):
+                answer = super().get(timeout=0.25)
+                break
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Does nothing: there is no descriptor to close. Ansible calls it."""
+
+
+def uninterrupted(original: Any, _site: str) -> Any:
+    """Wrap a short step that must not be left half done: an exception sent to the worker is raised after it."""
+
+    @functools.wraps(original)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        worker = thread_context.current_worker()
+        if worker is None:
+            return original(*args, **kwargs)
+        with worker.interrupt.shielded():
+            return original(*args, **kwargs)
+
+    return step
+
+
+def copy_task(task: Any) -> Any:
+    """Copy a task and its parents: templating modifies them, and with the linear strategy all hosts share one task."""
+    return task.copy(exclude_tasks=True)
+
+
+def snapshot_of_vars(original: Any, _site: str) -> Any:
+    """Wrap get_vars: one thread of a run at a time, and a worker gets a private copy of the result (hostvars, delegated vars)."""
+
+    @functools.wraps(original)
+    def get_vars(*args: Any, **kwargs: Any) -> Any:
+        run_context = thread_context.current()
+        if run_context is None:
+            return original(*args, **kwargs)
+        with run_context.vars_lock:
+            found = original(*args, **kwargs)
+            return found if thread_context.current_worker() is None else private_task_vars(found)
+
+    return get_vars
+
+
+class Worker(ThreadScope):
+    """
+    The part of a worker that is independent of Ansible: a thread with the interface of a process.
+
+    It is the RunScope of its thread, and of threads that its plugins start.
+    """
+
+    _run_context: RunContext
+    worker_id: int
+    _host: Any
+    _task: Any
+
+    def _arm(self) -> None:
+        run_context = thread_context.current()
+        if run_context is None:
+            raise RuntimeError("a worker was made outside of a run")
+        self._run_context = run_context
+        self.pid = next(_pids)
+        self.exitcode: int | None = None
+        self.interrupt = Interrupt()
+        self.streams: dict[str, Any] = {}
+        self.environ: dict[str, str] | None = None
+        self.state: dict[Any, Any] = {}
+        self.at_end: list[Callable[[], None]] = []
+        self.answered = False
+        self.on_alarm: Any = signal.SIG_DFL
+        self.since = 0.0
+        self._told = -math.inf
+        self.thread: threading.Thread | None = None
+        self._alarm_clock: threading.Timer | None = None
+        self._done = threading.Event()
+        self._started = False
+
+    @property
+    def run_context(self) -> RunContext:
+        return self._run_context
+
+    @property
+    def worker(self) -> Worker:
+        return self
+
+    # -- the interface of a process ----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._started = True
+        late_libraries.look()
+        self.since = time.monotonic()
+        self.run_context.workers.add(self)
+        self._done.clear()
+        try:
+            threads.worker_threads(self.run_context).submit(self._work)
+        except BaseException:  # the worker never began, so no thread may wait for it
+            self._done.set()
+            self.run_context.workers.discard(self)
+            raise
+
+    def is_alive(self) -> bool:
+        return self._started and not self._done.is_set()
+
+    def join(self, timeout: float | None = None) -> None:
+        self._done.wait(timeout)
+
+    def close(self) -> None:
+        """Does nothing: a thread has no process handle to close."""
+
+    def terminate(self) -> None:
+        """Interrupt the worker; may be called from any thread. A worker that has sent its result is about to end and is not interrupted."""
+        # The stop listener calls this first and Ansible's clean-up again: a second interrupt would hit the worker while it leaves.
+        now = time.monotonic()
+        if self.is_alive() and not self.answered and now - self._told > _BETWEEN:
+            self._told = now
+            self.interrupt.trigger(WorkerStopped)
+
+    kill = terminate
+
+    def abandon(self) -> None:
+        """Continue without the worker. Its thread stays alive and is reported, and the strategy does not wait for its result."""
+        if self.is_alive():
+            self.run_context.abandoned.append(self)
+            self.exitcode = -signal.SIGTERM
+            self._done.set()
+
+    @property
+    def sentinel(self) -> int:
+        raise NotImplementedError("a worker of forkless is a thread: wait for it with join()")
+
+    # -- the thread --------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        self.thread = threading.current_thread()
+        code = 0
+        try:
+            # An empty context: context variables of the strategy's thread must not reach the worker.
+            contextvars.Context().run(self._run_to_its_end)
+        except WorkerStopped:
+            code = -signal.SIGTERM
+        except _HardExit:
+            code = 1
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else 1
+        except BaseException:  # noqa: BLE001  # any exception of a plugin ends here, as it would in a process
+            code = 1
+            self._say(traceback.format_exc())
+        finally:
+            if self.run_context.pid != os.getpid():
+                # A plugin forked, and its child came back from the task: nothing of the run is here to go on with.
+                os._exit(code & 0xFF)
+            if not self._done.is_set():
+                # Upstream's run() can return without sending a result, for which the strategy would wait forever.
+                self.exitcode = code if self.answered or code else 1
+            self._done.set()
+            self.run_context.workers.discard(self)
+            self.run_context.woken.set()
+
+    def _run_to_its_end(self) -> None:
+        SCOPE.set(self)
+        try:
+            self.interrupt.begin()
+            # The stop may have been requested since the strategy looked: the process may have been stopped in between.
+            if self.run_context.stop.requested:
+                raise WorkerStopped
+            self.run()
+        finally:
+            if not thread_context.in_forked_child():
+                self._end()
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """The task is over: what the worker was in, and had, is given back."""
+        self.interrupt.end()
+        if self.interrupt.has_members:
+            self.run_context.lingering.append(self.interrupt)
+        self.alarm(0)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Release the worker's resources; ThreadWorker extends it."""
+        while self.at_end:
+            self.at_end.pop()()
+        self.state.clear()
+
+    def task_output(self) -> Callable[[TaskOutput], None] | None:
+        """What this worker's task prints while it runs goes there; None if nobody listens."""
+        listener = self.run_context.live_output
+        return None if listener is None else functools.partial(listener, self.describe()[0])
+
+    def _say(self, text: str) -> None:
+        stream = self.run_context.stderr or sys.stderr
+        if stream is not None:  # sys.stderr is None in a program without a console
+            stream.write(text)
+
+    # -- alarms ------------------------------------------------------------------------------------------------
+
+    def alarm(self, seconds: float) -> None:
+        """signal.alarm for one worker: the handler runs on a timer thread, and an exception that it raises is raised in the worker."""
+        clock, self._alarm_clock = self._alarm_clock, None
+        if clock is not None:
+            clock.cancel()
+            self.interrupt.clear_alarm()
+        if seconds > 0:
+            clock = threading.Timer(seconds, self._ring, (self.interrupt.set_alarm(),))
+            clock.daemon = True
+            clock.name = f"forkless-alarm-{self.pid}"
+            clock.start()
+            self._alarm_clock = clock
+
+    def _ring(self, alarm: object) -> None:
+        action = self.on_alarm
+        if not callable(action):
+            return
+        thread = self.thread
+        frame = sys._current_frames().get(thread.ident or 0) if thread else None
+        try:
+            with thread_context.enter_worker(self.run_context, self):
+                action(signal.SIGALRM, frame)
+        except BaseException as error:  # noqa: BLE001  # raised again in the worker
+            # Not sent if the worker has cleared the alarm in the meantime: a late error would hit its next step, or its next task.
+            self.interrupt.trigger(_carrying(error), alarm=alarm)
+
+    # -- diagnosis ---------------------------------------------------------------------------------------------
+
+    def stack(self) -> str:
+        """The current stack of the worker's thread, formatted; "" if it has none."""
+        frame = sys._current_frames().get(self.thread.ident or 0) if self.thread else None
+        return "".join(traceback.format_stack(frame)) if frame else ""
+
+    def describe(self) -> tuple[str, str]:
+        """The names of host and task, for messages."""
+        return str(getattr(self._host, "name", self._host)), str(self._task.get_name())
+
+
+def _carrying(error: BaseException) -> type[BaseException]:
+    """A class that creates a copy of this error when called without arguments: PyThreadState_SetAsyncExc takes a class, not an instance."""
+    kind = type(error)
+
+    def __init__(self: BaseException) -> None:  # noqa: N807  # becomes the class's __init__
+        self.args = error.args
+        self.__dict__.update(error.__dict__)
+
+    return type(kind.__name__, (kind,), {"__init__": __init__, "__module__": kind.__module__})
+
+
+def make_worker(upstream: Any) -> type:
+    """ansible-core's WorkerProcess with a thread instead of the process. `run` and `_run` are upstream's functions."""
+    module = sys.modules[upstream.__module__]
+    display = module.display
+    # Seams are not enough: an abandoned worker may continue after the run, when they have been undone, and would end the program.
+    world = {
+        **vars(module),
+        "sys": stdlib_views.sys_view,
+        "os": stdlib_views.os_view,
+        "signal": stdlib_views.signal_view,
+    }
+
+    def own(name: str) -> Any:
+        """Upstream's function with globals in which the streams are the worker's, and os._exit does not end the program."""
+        theirs = getattr(upstream, name)
+        made = types.FunctionType(theirs.__code__, world, name, theirs.__defaults__, theirs.__closure__)
+        made.__kwdefaults__ = theirs.__kwdefaults__
+        return made
+
+    hard_exit = own("_hard_exit")
+
+    class ThreadWorker(Worker, upstream):  # type: ignore[misc]
+        run = own("run")
+        _run = own("_run")
+
+        def __init__(
+            self,
+            final_q: Any,
+            task_vars: dict[str, Any],
+            host: Any,
+            task: Any,
+            play_context: Any,
+            loader: Any,
+            variable_manager: Any,
+            shared_loader_obj: Any,
+            worker_id: int,
+            cliargs: Any = None,
+            stacktrace_dir: str | None = None,
+        ) -> None:
+            # Not upstream's __init__: it creates a Process, and clears the shared loader's list of temporary files.
+            self._arm()
+            self._final_q = final_q
+            self._task_vars = private_task_vars(task_vars)
+            self._host = copy.copy(host)  # `run` clears its vars and groups
+            self._task = copy_task(task)
+            self._play_context = copy.copy(play_context)  # connections write to it
+            self._loader = copy.copy(loader)
+            self._loader._tempfiles = set()  # removed at the end of the worker, not of the run
+            self._variable_manager = variable_manager
+            self._shared_loader_obj = shared_loader_obj
+            self.worker_queue = PromptAnswers()
+            self.worker_id = worker_id
+            self.run_context.newest = self
+            self._cliargs = cliargs
+            self._stacktrace_dir = stacktrace_dir  # since 2.22
+            self._new_stdin = None
+            self.streams = {"stdout": io.StringIO(), "stderr": io.StringIO(), "stdin": _closed_stdin()}
+
+        start = Worker.start
+        is_alive = Worker.is_alive
+        join = Worker.join
+        close = Worker.close
+        terminate = Worker.terminate
+        kill = Worker.kill
+        pid = 0  # upstream's `pid` is a property without a setter
+        exitcode = None
+
+        def __repr__(self) -> str:
+            host, task = self.describe()
+            return f"<worker {self.worker_id} of run {self.run_context.ident[:8]}: {task!r} on {host}>"
+
+        def _save_stdin(self) -> None:
+            """Up to 2.18 this duplicates stdin for the child. A thread needs no duplicate."""
+
+        def _detach(self) -> None:
+            """Since 2.19 this calls setsid and redirects 0, 1 and 2. Here streams are per worker, and children start in a new session."""
+            constants: Any = sys.modules["ansible.constants"]
+            isolated = getattr(constants, "WORKER_SESSION_ISOLATION", None)  # since 2.21
+            if isolated is not None and "ansible_worker_session_isolation" in self._task_vars:
+                isolated = constants.config.get_config_value("WORKER_SESSION_ISOLATION", variables=self._task_vars)
+            self.interrupt.own_session = isolated is None or bool(isolated)
+
+        def _hard_exit(self, error: Any) -> None:
+            failure = sys.exc_info()[1]
+            if isinstance(failure, WorkerStopped):
+                raise failure
+            with contextlib.suppress(SystemExit):
+                hard_exit(self, error)  # prints the error and calls os._exit, which the os view makes SystemExit
+            raise _HardExit
+
+        def _leave(self) -> None:
+            self._loader.cleanup_all_tmp_files()
+            self._task_vars = {}
+            super()._leave()
+
+        def _say(self, text: str) -> None:
+            display.error(text)
+
+    return ThreadWorker
+
+
+def _closed_stdin() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+def make_queue(upstream: Any) -> type:
+    """
+    ansible-core's FinalQueue in memory.
+
+    Items are still pickled by `put` and unpickled by `get`: that separates a result from the worker's objects, and keeps Ansible's error
+    for a result that cannot be pickled. There is no pipe, so there is no descriptor, no semaphore, and no partly written message when a
+    worker is interrupted.
+    """
+
+    class MemoryQueue(upstream):  # type: ignore[misc]
+        def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+            self._items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+        def send_task_result(self, *args: Any, **kwargs: Any) -> None:
+            worker = thread_context.current_worker()
+            if worker is None:
+                super().send_task_result(*args, **kwargs)
+                return
+            # Set before the result is sent: the reader may end the run, and with it this worker, immediately.
+            worker.answered = True
+            try:
+                super().send_task_result(*args, **kwargs)
+            except BaseException:  # the result was not sent
+                worker.answered = False
+                raise
+
+        def put(self, item: Any) -> None:
+            self._items.put(pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL))
+
+        def get(self) -> Any:
+            item = self._items.get()
+            if item is None:
+                raise EOFError
+            return pickle.loads(item)  # noqa: S301  # pickled by put() in this process
+
+        def empty(self) -> bool:
+            return self._items.empty()
+
+        def close(self) -> None:
+            self._items.put(None)
+
+        def __del__(self) -> None:
+            """Upstream's closes pipes; this queue has none."""
+
+    return MemoryQueue
+
+
+def on_stop(run_context: RunContext) -> Callable[[], None]:
+    """The stop listener of a run: interrupts every worker and wakes the strategy. It may be called from any thread."""
+
+    def tell() -> None:
+        for worker in list(run_context.workers):
+            worker.terminate()
+            if run_context.stop.urgent:
+                worker.abandon()
+        for interrupt in run_context.lingering:
+            interrupt.trigger(WorkerStopped)
+        # The run's thread notices the stop by itself once its blocking calls are ended.
+        run_context.interrupt.release(KeyboardInterrupt)
+        run_context.woken.set()
+
+    return tell

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One call of one module in this process: its arguments, its output and its exit functions."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from forkless.modules.live_output import TimedOutput
+
+__all__ = ["Invocation", "current", "entered"]
+
+
+@dataclass
+class Invocation:
+    """Holds what a module in a process of its own would keep in globals. It belongs to the thread that runs the module."""
+
+    name: str
+    arguments: bytes = field(repr=False)
+    profile: str = "legacy"
+    programs: bool = True
+    """Whether the module may start programs."""
+    parsed: dict[str, Any] = field(default_factory=dict, repr=False)
+    warnings: Any = None
+    deprecations: Any = None
+    stdout: io.StringIO = field(default_factory=io.StringIO)
+    stderr: io.StringIO = field(default_factory=io.StringIO)
+    output: TimedOutput | None = None
+    """Where the output of the module's programs is told while they run; None: nowhere."""
+    secrets: list[bytes] = field(default_factory=list, repr=False)
+    """What is masked in that output."""
+    running: int = 0
+    """Calls of run_command whose programs are told. Programs that the module starts itself are not."""
+    at_exit: list[Callable[[], Any]] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+
+    def leave(self) -> None:
+        """Call the exit functions, newest first, as atexit would. A function that raises does not prevent the others."""
+        while self.at_exit:
+            with contextlib.suppress(Exception):
+                self.at_exit.pop()()
+
+
+class _CurrentInvocation(threading.local):
+    invocation: Invocation | None = None
+
+
+_here = _CurrentInvocation()
+
+
+def current() -> Invocation | None:
+    """The invocation that runs on the calling thread, or None."""
+    return _here.invocation
+
+
+@contextlib.contextmanager
+def entered(invocation: Invocation) -> Iterator[None]:
+    outer, _here.invocation = _here.invocation, invocation
+    try:
+        yield
+    finally:
+        _here.invocation = outer
+        invocation.leave()

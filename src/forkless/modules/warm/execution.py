@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+The way of tasks whose modules run in a warm interpreter.
+
+Everything before the command that would start the module, and everything after its output, is Ansible's code. The
+command selects the warm interpreter: tasks that would get the same shell, user, environment and Python share one. A
+module that cannot run warm (`_RunColdError`) is run again from the beginning as stock Ansible does; this is decided
+before the module has started, never after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import os
+import re
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from forkless.modules.ansible_types import environ_of
+from forkless.modules.cold import ColdExecution
+from forkless.modules.live_output import live_output_of
+from forkless.modules.warm import payload, transports
+from forkless.modules.warm import remote_temp_dir as remote_temp_dirs
+from forkless.modules.warm.interpreter import (
+    BOOT,
+    InterpreterLostError,
+    NotStartedError,
+    WarmInterpreter,
+    boot_text,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forkless.core.run_context import Interruptible
+    from forkless.modules.ansible_types import (
+        AnsibleAction,
+        AnsibleConnection,
+        BecomePlugin,
+        CommandOutput,
+        Upstream,
+    )
+    from forkless.modules.warm.pool import InterpreterPool
+
+__all__ = ["WarmExecution"]
+
+# An interpreter reads these variables only when it starts, so a task that sets one gets an interpreter that was started
+# with it.
+_AT_START = ("LANG", "LC_", "PYTHON", "LD_", "TZ", "PATH", "HOME", "MALLOC_", "GLIBC", "SSL_", "OPENSSL")
+
+
+class _RunColdError(Exception):
+    """The module must run as stock Ansible runs it. Raised and caught in this file only."""
+
+
+class WarmExecution(ColdExecution):
+    """Modules run in a warm interpreter; the files around them are handled as stock Ansible does."""
+
+    name: ClassVar[str] = "warm"
+    pool: InterpreterPool
+
+    def __init__(self, action: AnsibleAction, pool: InterpreterPool, interrupt: Interruptible) -> None:
+        super().__init__(action, pool)
+        self.interrupt = interrupt
+        self._trying = False  # `_execute_module` is running and its module is to run warm
+        self._module: payload.Wrapped | None = None
+
+    def execute_module(self, upstream: Upstream, *args: object, **kwargs: object) -> object:
+        wrap_async = kwargs.get("wrap_async", args[6] if len(args) > 6 else False)
+        if wrap_async or self._trying:
+            return upstream(*args, **kwargs)
+        self._trying = True
+        try:
+            return upstream(*args, **kwargs)
+        except _RunColdError as why:
+            _display().debug(f"not run warm: {why}")
+        finally:
+            self._trying, self._module = False, None
+        return upstream(*args, **kwargs)
+
+    def configure_module(self, upstream: Upstream, *args: object, **kwargs: object) -> object:
+        try:
+            return upstream(*args, **kwargs)
+        except sys.modules["ansible.errors"].AnsibleConnectionFailure as error:
+            # Stock makes a folder on the host before it looks for an interpreter there. A host that cannot be reached
+            # is found then, and its error has no other one, "interpreter discovery needed", as its context.
+            if self._trying and not _pipelined(self.connection):
+                error.__context__ = None
+            raise
+
+    def build(self, upstream: Upstream, *args: object, **kwargs: Any) -> object:
+        """Build the module as Ansible does, and take it apart for the interpreter."""
+        built = upstream(*args, **kwargs)
+        if not self._trying:
+            return built
+        in_tuple = isinstance(built, tuple)  # up to 2.18
+        data, style, shebang = built if in_tuple else (built.b_module_data, built.module_style, built.shebang)
+        wrapped = payload.take_apart(data) if style == "new" and shebang else None
+        if wrapped is None:
+            raise _RunColdError(f"of the style {style}")
+        environ = {name: str(value) for name, value in (kwargs.get("environment") or {}).items()}
+        self._module = dataclasses.replace(wrapped, environ=environ)
+        return built
+
+    def is_pipelining_enabled(self, upstream: Upstream, module_style: str, wrap_async: bool = False) -> object:
+        """With pipelining, Ansible copies no module file to the host first."""
+        return module_style == "new" if self._trying and not wrap_async else upstream(module_style, wrap_async)
+
+    def low_level_execute_command(
+        self,
+        upstream: Upstream,
+        cmd: str,
+        sudoable: bool = True,
+        in_data: bytes | None = None,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        module = self._module
+        if module is None or in_data is not module.data:
+            return super().low_level_execute_command(upstream, cmd, sudoable, in_data, *args, **kwargs)
+        self._module = None
+        connection = self.connection
+        inner, environ = self._without_environ(cmd, module.environ)
+        become, text = connection.become, _texts()[connection.become is not None]
+        if become is not None:
+            become._id = ""  # build_become_command sets it, so an empty id means that become was not used
+
+        def run(command: str, **_: object) -> CommandOutput:
+            used = become if become is not None and become._id else None
+            remote_temp_dir = remote_temp_dirs.of_connection(connection)
+            if used is not None and remote_temp_dir is not None and remote_temp_dir.order() is not None:
+                ahead = functools.partial(self._send_ahead, remote_temp_dir, _texts()[False])
+                with remote_temp_dirs.instead(connection, ahead):  # the login user must own the files
+                    upstream(self._boot(inner, _texts()[False]), False, None, *args, **kwargs)
+            return self._run(command, module, environ, used, text)
+
+        with remote_temp_dirs.instead(connection, run):
+            return upstream(self._boot(inner, text), sudoable, None, *args, **kwargs)
+
+    def _boot(self, interpreter: str, text: bytes) -> str:
+        return f"{interpreter} -c {self.connection._shell.quote(BOOT.format(length=len(text)))}"
+
+    def _without_environ(self, command: str, environ: dict[str, str]) -> tuple[str, dict[str, str]]:
+        """
+        Split the task's environment from the command: the forked module process sets it, so tasks with other variables
+        share the interpreter.
+
+        Variables that an interpreter reads when it starts remain in the command.
+        """
+        if not environ or any(name.startswith(_AT_START) for name in environ):
+            return command, {}
+        prefix = self.connection._shell.env_prefix(**environ).strip()
+        if not command.startswith(f"{prefix} "):
+            return command, {}
+        return command[len(prefix) :].lstrip(), environ
+
+    def _run(
+        self,
+        command: str,
+        module: payload.Wrapped,
+        environ: dict[str, str],
+        become: BecomePlugin | None,
+        text: bytes,
+    ) -> CommandOutput:
+        action, connection, pool = self.action, self.connection, self.pool
+        connection._connect()
+        shown = command.replace(connection._shell.quote(BOOT.format(length=len(text))), module.fqn)
+        _display().vvv(f"EXEC (warm) {shown}", host=action._play_context.remote_addr)
+        transport = self._transport(command, become)
+        remote_temp_dir = remote_temp_dirs.of_connection(connection)
+        lay = remote_temp_dir.order() if remote_temp_dir is not None else None
+        machine = transports.machine_of(connection, action._play_context)
+        become_user = become is not None and (action.get_become_option("become_user") or "root") != "root"
+        one_stream = transports.has_terminal(connection)
+        live = live_output_of(action)
+        order: dict[str, object] = {
+            "cwd": transport.cwd,
+            "environ": environ,
+            "lay": lay,
+            "remote_tmp": self._remote_tmp(become),
+            "one_stream": one_stream,
+            "live": None if live is None else [],
+        }
+        for attempt in (1, 2):
+            try:
+                interpreter = pool.get(
+                    transport.place,
+                    transport.key,
+                    lambda: transport.open(text, self.interrupt),
+                    machine=machine,
+                    become_user=become_user,
+                )
+            except NotStartedError as err:
+                raise _RunColdError(str(err)) from err
+            try:
+                with _uploading(remote_temp_dir if lay else None, interpreter):
+                    done = _as_a_shell_says(
+                        *interpreter.run(
+                            module, order, interrupt=self.interrupt, tell=None if live is None else live.tell
+                        )
+                    )
+                    return _as_a_terminal_shows(*done, transport) if one_stream else done
+            except NotStartedError as err:
+                pool.forget(interpreter)
+                if attempt == 2:
+                    raise _RunColdError(str(err)) from err
+            except InterpreterLostError as err:
+                pool.forget(interpreter)
+                raise _connection_failure(
+                    f"the interpreter that ran {module.fqn} on {transport.name} went away while it ran; "
+                    "whether the module did its work is not known"
+                ) from err
+        raise AssertionError  # not reached
+
+    def _transport(self, command: str, become: BecomePlugin | None) -> transports.Transport:
+        try:
+            return transports.transport_for(self.action, command, become)
+        except NotStartedError as err:
+            raise _RunColdError(str(err)) from err
+
+    def _remote_tmp(self, become: BecomePlugin | None) -> tuple[str, str] | None:
+        """
+        The `remote_tmp` folder that stock Ansible would create on the host without pipelining, as later tasks may rely
+        on it, and whose it is.
+
+        It is the login user's, and is made by that user also before a task of root's: root must not follow symbolic
+        links in that user's home. The name is "" if the module runs as the login user, and "?" if it is not known here.
+        None with pipelining, for a become user other than root, for whom stock takes a folder of the system, and for a
+        path with unusual characters.
+        """
+        action = self.action
+        if _pipelined(self.connection) or (become is not None and action._is_become_unprivileged()):
+            return None
+        login = action._get_remote_user() or ""
+        first, _, rest = str(action.get_shell_option("remote_tmp", default="~/.ansible/tmp")).partition("/")
+        if become is not None and not login:
+            login = "?"
+            if type(self.connection).__module__ == transports.LOCAL:
+                login = _controller_user()
+                first = environ_of(transports.LOCAL).get("HOME", first) if first == "~" else first
+        if first == "~" and login != "?":
+            first += login
+        path = f"{first}/{rest}"
+        if not re.fullmatch(r"(~[\w.-]*)?/[\w./+@%:,=-]*", path, re.ASCII) or ".." in path:
+            return None
+        return path, login if become is not None else ""
+
+    def _send_ahead(
+        self, remote_temp_dir: remote_temp_dirs.RemoteTempDir, text: bytes, command: str, **_: object
+    ) -> CommandOutput:
+        """Upload the pending files through the login user's interpreter, for a module that a become user runs next."""
+        self.connection._connect()
+        transport = self._transport(command, None)
+        try:
+            machine = transports.machine_of(self.connection, self.action._play_context)
+            interpreter = self.pool.get(
+                transport.place, transport.key, lambda: transport.open(text, self.interrupt), machine=machine
+            )
+            with _uploading(remote_temp_dir, interpreter):
+                interpreter.request({"lay": remote_temp_dir.order()}, interrupt=self.interrupt)
+        except NotStartedError as err:
+            raise _RunColdError(str(err)) from err
+        except InterpreterLostError as err:
+            raise _connection_failure(
+                f"the interpreter on {transport.name} went away before the module was started"
+            ) from err
+        return 0, b"", b""
+
+
+def _pipelined(connection: AnsibleConnection) -> bool:
+    with contextlib.suppress(KeyError):
+        return bool(connection.get_option("pipelining"))
+    return False
+
+
+def _controller_user() -> str:
+    with contextlib.suppress(ImportError, KeyError):
+        return str(importlib.import_module("pwd").getpwuid(os.geteuid()).pw_name)
+    return "?"
+
+
+def _display() -> Any:
+    return sys.modules["ansible.plugins.action"].display
+
+
+@functools.cache
+def _texts() -> dict[bool, bytes]:
+    return {asks: boot_text(ask_groups=asks) for asks in (False, True)}
+
+
+@contextlib.contextmanager
+def _uploading(remote_temp_dir: remote_temp_dirs.RemoteTempDir | None, interpreter: WarmInterpreter) -> Iterator[None]:
+    """
+    Mark the pending files as uploaded when the block ends, even by an error: once the order was sent, the files may
+    exist.
+
+    The files stay pending only if the interpreter refused the order (NotStartedError).
+    """
+    refused = False
+    try:
+        yield
+    except NotStartedError:
+        refused = True
+        raise
+    finally:
+        if remote_temp_dir is not None and not refused:
+            remote_temp_dir.uploaded(interpreter)
+
+
+def _connection_failure(sentence: str) -> Exception:
+    made: Exception = sys.modules["ansible.errors"].AnsibleConnectionFailure(sentence)
+    return made
+
+
+def _as_a_shell_says(rc: int, out: bytes, err: bytes) -> CommandOutput:
+    """For a module killed by a signal, return the exit status and message that the shell above it would have given."""
+    if rc >= 0:
+        return rc, out, err
+    quiet = -rc in (signal.SIGINT, signal.SIGPIPE)
+    return 128 - rc, out, err + (b"" if quiet else f"{signal.strsignal(-rc)}\n".encode())
+
+
+def _as_a_terminal_shows(rc: int, out: bytes, err: bytes, transport: transports.Transport) -> CommandOutput:
+    """Return the output with a terminal's line ends, and the message that ssh -tt prints when it closes."""
+    shared = "Shared connection" if transport.shared else "Connection"
+    return rc, (out + err).replace(b"\n", b"\r\n"), f"{shared} to {transport.name} closed.\r\n".encode()

@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+The controller's side of a warm interpreter.
+
+`remote.main` runs on the host. A `Channel` carries bytes in both directions, over a child's pipes or an SSH channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import itertools
+import json
+import re
+import struct
+import threading
+import time
+import zlib
+from typing import TYPE_CHECKING, Protocol
+
+from forkless.modules.warm.payload import MAGIC
+from forkless.modules.warm.remote import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from forkless.core.run_context import Interruptible
+    from forkless.modules.ansible_types import CommandOutput, TellOutput
+    from forkless.modules.warm.payload import Manifest, Wrapped
+
+__all__ = ["BOOT", "Channel", "InterpreterLostError", "NotStartedError", "WarmInterpreter", "boot_text"]
+
+# Reads exactly `length` bytes with os.read, so that the frames after them stay in the pipe; then executes them.
+BOOT = (
+    "import os,sys,zlib;r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
+    'exec(zlib.decompress(r({length})),dict(__name__="forkless_far"))'
+)
+_OUTPUT = struct.Struct(">cI")  # stream, lines dropped before; the text follows
+GRACE = 5.0  # seconds for an interpreter to end after it was asked to
+# Imports removed from all files but the first: `from __future__` must be at the top, and the host has no package
+# `forkless`.
+_ELSEWHERE = re.compile(
+    r"^from (?:__future__|forkless\.modules\.warm\.remote\.\w+) import (?:\([^)]*\)|.*)\n", re.MULTILINE
+)
+
+
+def boot_text(*, ask_groups: bool) -> bytes:
+    """The files of `remote` as one compressed text, in an order in which each uses only names of those before it."""
+    here = importlib.resources.files("forkless.modules.warm.remote")
+    texts = [
+        here.joinpath(name).read_text("utf-8") for name in ("importer.py", "live_output.py", "child.py", "main.py")
+    ]
+    joined = texts[0] + "".join(_ELSEWHERE.sub("", text) for text in texts[1:])
+    return zlib.compress(f"{joined}\nmain({ask_groups})\n".encode(), 9)
+
+
+class NotStartedError(Exception):
+    """The module has certainly not started, so it may be run in another way."""
+
+
+class InterpreterLostError(Exception):
+    """The interpreter ended while a module may have been running."""
+
+
+class Channel(Protocol):
+    """Carries bytes to the interpreter. `send` is called by one thread at a time; `end_now` releases a blocked `send`."""
+
+    def send(self, data: bytes) -> None: ...
+    def end_now(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Call:
+    def __init__(self, tell: TellOutput | None) -> None:
+        self.out: list[bytes] = []
+        self.err: list[bytes] = []
+        self.rc: int | None = None
+        self.refused: str | None = None
+        self.tell = tell
+        self.over = threading.Event()
+
+
+class WarmInterpreter:
+    """
+    One interpreter on a host, shared by all workers with the same login, user and environment.
+
+    The channel calls `feed` on one thread at a time; any thread may call the other methods. Every call ends: by the
+    module's exit status, by the end of the channel (`gone` releases all waiting workers), or when its worker is
+    interrupted.
+    """
+
+    def __init__(self, name: str, *, login: bool = False) -> None:
+        self.name = name
+        self.login = login  # it runs as the login user of an SSH host, without become
+        self.used = time.monotonic()
+        self.ready = threading.Event()
+        self.lost = False
+        self.ended = threading.Event()
+        self._closing = False
+        self._channel: Channel | None = None
+        self._same_python = False
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, _Call] = {}
+        self._sent: set[str] = set()
+        # Serializes writes to the channel: frames never interleave, and a payload's files precede the order that needs
+        # them.
+        self._sending = threading.Lock()
+        self._heard = bytearray()
+        self._greeted = False
+
+    # -- called by the channel
+
+    def feed(self, data: bytes) -> None:
+        self._heard += data
+        if not self._greeted:
+            at = self._heard.find(main.MAGIC)
+            if at < 0:
+                return
+            del self._heard[: at + len(main.MAGIC)]
+            self._greeted = True
+        heard, at = self._heard, 0
+        while len(heard) - at >= main.HEAD.size:
+            length, number, kind = main.HEAD.unpack_from(heard, at)
+            end = at + main.HEAD.size + length
+            if len(heard) < end:
+                break
+            self._hear(kind, number, bytes(heard[at + main.HEAD.size : end]))
+            at = end
+        del heard[:at]
+
+    def gone(self) -> None:
+        """The channel has ended: release every waiting worker. May be called more than once, and by any thread."""
+        self.lost = True
+        self.ready.set()
+        self.ended.set()
+        for call in list(self._calls.values()):
+            call.over.set()
+
+    def _hear(self, kind: bytes, number: int, body: bytes) -> None:
+        if kind == b"H":
+            hello = json.loads(body)
+            self._same_python = hello["magic"] == MAGIC
+            self.ready.set()
+            return
+        call = self._calls.get(number)
+        if call is None:
+            return  # the task was given up
+        if kind == b"O":
+            call.out.append(body)
+        elif kind == b"E":
+            call.err.append(body)
+        elif kind == b"V":
+            if call.tell is not None:
+                stream, dropped = _OUTPUT.unpack_from(body)
+                call.tell("stderr" if stream == b"e" else "stdout", body[_OUTPUT.size :], dropped)
+        elif kind == b"N":
+            call.refused = body.decode(errors="replace")
+            call.over.set()
+        elif kind == b"X":
+            call.rc = int(body)
+            call.over.set()
+
+    # -- called on workers' threads, concurrently
+
+    def attach(self, line: Channel) -> None:
+        self._channel = line
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._calls)
+
+    def run(
+        self,
+        wrapped: Wrapped,
+        more: Mapping[str, object],
+        *,
+        interrupt: Interruptible,
+        tell: TellOutput | None = None,
+    ) -> CommandOutput:
+        """
+        Run the module on the host and wait for its end. Any number of threads may call this at once.
+
+        NotStartedError: the module has not started. InterpreterLostError: the interpreter ended before the module's
+        exit status arrived. If the worker is interrupted, the module's process group on the host is killed.
+
+        `more`: the module's current folder (`cwd`) and variables (`environ`), files to write first (`lay`), a folder to
+        create (`remote_tmp`), whether stdout and stderr are one stream (`one_stream`), and what is masked in the output
+        of the module's programs (`live`; None: there is no output). That output goes to `tell` on the channel's thread.
+        """
+        order = {
+            "cwd": None,
+            "environ": {},
+            "lay": None,
+            "remote_tmp": None,
+            "one_stream": False,
+            "live": None,
+            **wrapped.order,
+            **more,
+        }
+        return self._ask(lambda number: self._send_order(number, wrapped.manifest, order), interrupt, tell)
+
+    def request(self, request: dict[str, object], *, interrupt: Interruptible) -> bytes:
+        """
+        Do what stock Ansible would start a shell for: expand a home, write files or remove a folder. Returns the
+        output.
+
+        Any number of threads may call this at once; it raises what `run` raises.
+        """
+        frame = json.dumps(request).encode()
+        return self._ask(lambda number: self._send([_frame(b"C", number, frame)]), interrupt)[1]
+
+    def _ask(
+        self, send: Callable[[int], None], interrupt: Interruptible, tell: TellOutput | None = None
+    ) -> CommandOutput:
+        self.used = time.monotonic()
+        number, call = next(self._numbers), _Call(tell)
+        self._calls[number] = call
+        try:
+            with interrupt.closing(lambda: self._give_up(number, call)):
+                with interrupt.shielded():  # a truncated frame would break the channel for all workers
+                    send(number)
+                call.over.wait()
+        except NotStartedError:
+            raise
+        except BaseException:  # the worker was interrupted, and the order may already run on the host
+            self._give_up(number, call)
+            raise
+        finally:
+            self._calls.pop(number, None)
+            if self._closing and not self._calls:
+                self.close()
+        if call.refused is not None:
+            raise NotStartedError(call.refused)
+        if call.rc is None:
+            raise InterpreterLostError(self.name)
+        return call.rc, b"".join(call.out), b"".join(call.err)
+
+    def _send_order(self, number: int, manifest: Manifest, order: dict[str, object]) -> None:
+        with self._sending:
+            frames: list[bytes] = []
+            if manifest.digest not in self._sent:
+                # By key, so that two identical files are sent once.
+                new = {piece.key: piece for _, _, piece in manifest.files if piece.key not in self._sent}
+                code = {key: piece.code if self._same_python else b"" for key, piece in new.items()}
+                line = json.dumps([(key, one.path, len(one.text), len(code[key])) for key, one in new.items()]).encode()
+                body = b"".join([line, b"\n", *(part for key, one in new.items() for part in (one.text, code[key]))])
+                frames += [_frame(b"F", 0, body), _frame(b"P", 0, manifest.order())]
+                self._sent.update(new, (manifest.digest,))
+            frames.append(_frame(b"R", number, json.dumps(order).encode()))
+            self._put_new(frames)
+
+    def _send(self, frames: list[bytes]) -> None:
+        with self._sending:
+            self._put_new(frames)
+
+    def _put_new(self, frames: list[bytes]) -> None:
+        if self.lost:
+            raise NotStartedError("it is gone")
+        self._put(b"".join(frames))
+
+    def _put(self, data: bytes) -> None:
+        try:
+            if self._channel is not None:
+                self._channel.send(data)
+        except (OSError, ValueError) as err:  # a closed file raises ValueError
+            self.gone()
+            # The order is the last frame and was not written completely, so the host cannot have run it.
+            raise NotStartedError("it is gone") from err
+
+    def _give_up(self, number: int, call: _Call) -> None:
+        """Kill the task on the host and release its worker. Called by the interrupting thread or by the worker."""
+        with self._turn_to_send() as mine, contextlib.suppress(NotStartedError):
+            if mine:
+                self._put(_frame(b"K", number, b""))
+        call.over.set()
+
+    @contextlib.contextmanager
+    def _turn_to_send(self) -> Iterator[bool]:
+        """
+        Acquire the right to send, or yield False after GRACE seconds.
+
+        In that case another thread is blocked in `send` on a host that does not read. Ending the channel releases it.
+        """
+        mine = self._sending.acquire(timeout=GRACE)
+        try:
+            if not mine and self._channel is not None:
+                self._channel.end_now()
+            yield mine
+        finally:
+            if mine:
+                self._sending.release()
+
+    def retire(self, *, until: float | None = None) -> None:
+        """
+        Accept no more orders. Running tasks continue, and the last one closes the interpreter; an idle interpreter is
+        closed now.
+
+        With `until`, an idle interpreter is first asked to exit and waited for until that monotonic time, so that its
+        process has left the host when this returns.
+        """
+        with self._turn_to_send() as mine:
+            idle = not self._calls
+            alive, self.lost, self._closing = not self.lost, True, True
+            if mine and idle and alive and until is not None:
+                with contextlib.suppress(NotStartedError):
+                    self._put(_frame(b"L", 0, b""))
+        if idle:
+            try:
+                if alive and until is not None:
+                    self.ended.wait(max(0.0, until - time.monotonic()))
+            finally:
+                self.close()
+
+    def close(self) -> None:
+        self.lost = True
+        if self._channel is not None:
+            self._channel.close()
+
+
+def _frame(kind: bytes, number: int, body: bytes) -> bytes:
+    return main.HEAD.pack(len(body), number, kind) + body
+
+
+class _NeverInterrupted:
+    """The Interrupt of a caller that cannot be interrupted."""
+
+    own_session = True
+
+    def shielded(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def closing(self, _close: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+NEVER_INTERRUPTED = _NeverInterrupted()

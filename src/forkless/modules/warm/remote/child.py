@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Runs in the forked child on the host: does what Ansible's wrapper does in an interpreter of its own.
+
+Sent between importer.py and main.py; needs only the stdlib of 3.8.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import importlib.machinery
+import io
+import os
+import runpy
+import subprocess
+import sys
+import threading
+import types
+from typing import Any
+
+from forkless.modules.warm.remote.importer import ROOT  # on the host, its text comes first
+from forkless.modules.warm.remote.live_output import OutputPipe, as_bytes, tap  # likewise
+
+
+class QuickPopen(subprocess.Popen):  # type: ignore[type-arg]
+    """
+    For AnsibleModule.run_command: drops a preexec_fn that does nothing, so that subprocess can use vfork.
+
+    run_command always passes a preexec_fn, which sets the umask only if there is one. Gathering facts starts some
+    twenty programs.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if does_nothing(kwargs.get("preexec_fn")):
+            del kwargs["preexec_fn"]
+        super().__init__(*args, **kwargs)
+        if LIVE.tell is not None and LIVE.running:
+            tap(self, LIVE.tell, LIVE.secrets)
+
+
+class LiveProgram:
+    """Where the output of this module's programs is told while they run (None: nowhere), and what is masked in it."""
+
+    def __init__(self) -> None:
+        self.tell: OutputPipe | None = None
+        self.secrets: list[bytes] = []
+        self.running = 0
+        """Calls of run_command under way. A program that the module starts itself is read in ways that a tap does not know."""
+
+
+LIVE = LiveProgram()
+
+
+def tell_output(fd: int, secrets: list[str]) -> None:
+    """From now on tell what run_command reads. Only for a module's forked process, before the module starts."""
+    try:
+        basic: Any = importlib.import_module("ansible.module_utils.basic")
+    except Exception:  # noqa: BLE001  # the module's own import reports it
+        return
+    start_programs_quickly()
+    original = basic.AnsibleModule.run_command
+    LIVE.tell = OutputPipe(fd)
+
+    def run_command(self: Any, *args: Any, **kwargs: Any) -> Any:
+        LIVE.secrets = as_bytes([*secrets, *self.no_log_values])
+        LIVE.running += 1
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            LIVE.running -= 1
+
+    functools.update_wrapper(run_command, original)
+    basic.AnsibleModule.run_command = run_command
+
+
+def does_nothing(function: Any) -> bool:
+    return (
+        getattr(function, "__qualname__", "") == "AnsibleModule.run_command.<locals>.preexec"
+        and function.__code__.co_freevars == ("umask",)
+        and set(function.__code__.co_names) == {"os", "umask"}
+        and not function.__closure__[0].cell_contents
+    )
+
+
+class QuickSubprocess(types.ModuleType):
+    """subprocess as ansible.module_utils.basic sees it: only Popen differs."""
+
+    Popen = QuickPopen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(subprocess, name)
+
+
+def start_programs_quickly() -> None:
+    basic: Any = sys.modules.get("ansible.module_utils.basic")
+    if getattr(basic, "subprocess", None) is subprocess:
+        basic.subprocess = QuickSubprocess("subprocess")
+
+
+def look_again() -> None:
+    """
+    Invalidate the path finders' caches.
+
+    importlib.invalidate_caches() also imports importlib.metadata, email and more.
+    """
+    for name, finder in list(sys.path_importer_cache.items()):
+        if finder is None or not os.path.isabs(name):
+            del sys.path_importer_cache[name]
+        elif hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
+    for one in sys.meta_path:
+        if one is not importlib.machinery.PathFinder and hasattr(one, "invalidate_caches"):
+            one.invalidate_caches()
+
+
+def limit(number: int) -> None:
+    if number:
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if min(hard, number) != soft:
+            with contextlib.suppress(ValueError):  # some systems lie about their hard limit
+                resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, number), hard))
+
+
+def make_folder(wanted: list[str] | None) -> None:
+    """
+    Create the remote_tmp folder with mode 0700 if it is missing, as the user whose it is. Failure is ignored.
+
+    `wanted` is None or a path and the login user: "" for this process's user, "?" for the one who called sudo or doas.
+    """
+    if not wanted:
+        return
+    path, login = wanted
+    if login == "?":
+        login = os.environ.get("SUDO_USER") or os.environ.get("DOAS_USER") or ""
+        if not login:
+            return
+        path = path.replace("~/", "~%s/" % login, 1)
+    place = os.path.expanduser(path)
+    if not os.path.isabs(place) or os.path.isdir(place):
+        return
+    with contextlib.suppress(OSError, KeyError, ImportError):
+        user = importlib.import_module("pwd").getpwnam(login) if login else None
+        if user is None or user.pw_uid == os.geteuid():
+            make_private(place)
+        elif os.geteuid() == 0:
+            make_as(user.pw_uid, user.pw_gid, place)
+
+
+def make_private(place: str) -> None:
+    before = os.umask(0o77)
+    try:
+        os.makedirs(place, exist_ok=True)
+    finally:
+        os.umask(before)
+
+
+def make_as(uid: int, gid: int, place: str) -> None:
+    """In a child that has become this user: root would follow the user's symbolic links to any place."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+        make_private(place)
+    finally:
+        os._exit(0)
+
+
+def call(order: dict[str, Any], files: dict[str, Any], finder: Any) -> int:
+    """Run the module as Ansible's wrapper would. Returns the interpreter's exit status."""
+    sys.argv = [""]
+    try:
+        start(order, files, finder.settle() if order["archive"] else ROOT)
+    except SystemExit as leaving:
+        if leaving.code is None:
+            return 0
+        if isinstance(leaving.code, int):
+            return leaving.code & 0xFF
+        print(leaving.code, file=sys.stderr)
+        return 1
+    except BaseException as error:  # noqa: BLE001  # as the interpreter does
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals.get("__name__") == __name__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return 1
+    return 0
+
+
+def start(order: dict[str, Any], files: dict[str, Any], place: str) -> None:
+    params, name = order["params"].encode(), order["fqn"]
+    if "ansible.module_utils._internal._ansiballz._loader" in files:
+        loader = importlib.import_module("ansible.module_utils._internal._ansiballz._loader")
+        since_2_22 = {"secrets": frozenset(order["secrets"])} if "secrets" in order else {}
+        loader.run_module(
+            json_params=params,
+            profile=order["profile"],
+            module_fqn=name,
+            modlib_path=place,
+            extensions={},
+            **since_2_22,
+        )
+        return
+    basic: Any = importlib.import_module("ansible.module_utils.basic")
+    basic._ANSIBLE_ARGS = params
+    runpy.run_module(name, {"_module_fqn": name, "_modlib_path": place}, "__main__", alter_sys=True)
+    print('{"msg": "New-style module did not handle its own exit", "failed": true}')
+    sys.exit(1)
+
+
+def exit_now(code: int) -> None:
+    """Exit like an interpreter (threads, atexit, flush), but skip the slow teardown of inherited objects."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        # Flush open files, text layers before their buffers: the collector closes them in any order.
+        for kind in (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom):
+            for thing in [one for one in gc.get_objects() if type(one) is kind]:
+                if not thing.closed:
+                    with contextlib.suppress(OSError, ValueError):
+                        thing.flush()
+        gc.collect()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+    except BaseException:  # noqa: BLE001  # as an interpreter that cannot flush
+        code = code or 120
+    finally:
+        os._exit(code)

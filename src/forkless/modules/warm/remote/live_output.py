@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Output of a module's programs while they run: secrets are masked, lines are put together, and their number is bounded.
+
+A module's process masks what it reads from a program and writes it into a pipe that never blocks it; the warm interpreter
+reads the pipe, keeps the newest lines, and sends them at most every `EVERY` seconds. Sent before child.py and main.py;
+needs only the stdlib of 3.8. A module that runs in the controller's process uses the same classes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import time
+from typing import Any, Protocol
+
+EVERY = 0.1  # seconds between two messages about a task
+MOST_LINES = 100  # lines in one message
+MOST_BYTES = 1 << 16  # bytes in one message
+LONGEST = 4096  # bytes of one line
+# After so many lines of a task its messages become rarer and shorter, so that an endless task does not fill a disk.
+MANY_LINES = 10000
+EVERY_OF_MANY = 1.0
+MOST_LINES_OF_MANY = 20
+
+PART = struct.Struct(">cII")  # stream, lines that were lost before, length of the data
+MASK = b"********"
+
+
+class Masker:
+    """
+    Replaces secrets in one stream of bytes, also where a secret is divided between two chunks.
+
+    The end of a chunk that may be the beginning of a secret is held back until it is known: at most one byte less than
+    the longest secret.
+    """
+
+    def __init__(self, secrets: list[bytes]) -> None:
+        self._secrets = sorted((one for one in secrets if one), key=len, reverse=True)
+        self._held = b""
+
+    def feed(self, data: bytes, end: bool = False) -> bytes:
+        if not self._secrets:
+            return data
+        data = self._held + data
+        held = 0 if end else self._may_begin_a_secret(data)
+        found = []
+        for secret in self._secrets:
+            at = data.find(secret)
+            while at >= 0:
+                found.append((at, at + len(secret)))
+                at = data.find(secret, at + 1)
+        cut = len(data) - held
+        masked: list[list[int]] = []
+        for begin, over in sorted(found):  # secrets that overlap are masked as one
+            if masked and begin < masked[-1][1]:
+                masked[-1][1] = max(masked[-1][1], over)
+            else:
+                masked.append([begin, over])
+        out, at = [], 0
+        for begin, over in masked:
+            if begin < cut < over:  # another secret may begin inside of this one, so both wait, but not for ever
+                cut = begin if len(data) - begin <= 4 * len(self._secrets[0]) else over
+            if begin >= cut:
+                break
+            out += [data[at:begin], MASK]
+            at = over
+        out.append(data[at:cut])
+        self._held = data[cut:]
+        return b"".join(out)
+
+    def _may_begin_a_secret(self, data: bytes) -> int:
+        """The length of the longest end of `data` that a secret begins with."""
+        for length in range(min(len(self._secrets[0]) - 1, len(data)), 0, -1):
+            end = data[-length:]
+            if any(len(secret) > length and secret.startswith(end) for secret in self._secrets):
+                return length
+        return 0
+
+
+class OutputLines:
+    """
+    Puts lines together and keeps the newest ones until they are taken; counts those that it drops.
+
+    `due` is the monotonic time from which on `take` should be called, or None. One thread at a time uses it.
+    """
+
+    def __init__(self) -> None:
+        self._partial = {b"o": b"", b"e": b""}
+        self._cutting = {b"o": False, b"e": False}  # the rest of a line that was too long is skipped
+        self._lines: dict[bytes, list[bytes]] = {b"o": [], b"e": []}
+        self._dropped = {b"o": 0, b"e": 0}
+        self._sent = 0
+        self._next = 0.0
+
+    @property
+    def due(self) -> float | None:
+        return self._next if any(self._lines.values()) else None
+
+    def feed(self, stream: bytes, data: bytes, lost: int = 0) -> None:
+        if lost:  # something is missing before `data`, so its first line is not whole
+            self._partial[stream], self._cutting[stream] = b"", True
+            self._dropped[stream] += lost
+        if self._cutting[stream]:
+            _, newline, data = data.partition(b"\n")
+            if not newline:
+                return
+            self._cutting[stream] = False
+        count = data.count(b"\n")
+        kept = self._lines[stream]
+        if count:
+            *new, rest = data.rsplit(b"\n", MOST_LINES + 1)
+            if count > MOST_LINES:
+                del new[0]  # everything before the newest lines, in one piece
+                self._drop(stream, count - len(new) + len(kept))
+                kept.clear()
+            else:
+                new[0] = self._partial[stream] + new[0]
+            kept += [one if len(one) <= LONGEST else _cut(one) for one in new]
+            self._partial[stream] = rest
+            if len(kept) > MOST_LINES:
+                self._drop(stream, len(kept) - MOST_LINES)
+                del kept[: len(kept) - MOST_LINES]
+        else:
+            self._partial[stream] += data
+        if len(self._partial[stream]) > LONGEST:
+            kept.append(_cut(self._partial[stream]))
+            self._partial[stream], self._cutting[stream] = b"", True
+
+    def _drop(self, stream: bytes, count: int) -> None:
+        self._dropped[stream] += count
+
+    def end(self, stream: bytes) -> None:
+        """The stream has ended: what stands after its last newline is a line."""
+        if self._partial[stream]:
+            self._lines[stream].append(self._partial[stream])
+        self._partial[stream], self._cutting[stream] = b"", False
+
+    def take(self, now: float) -> list[tuple[bytes, int, bytes]]:
+        """The lines that wait, as (stream, lines dropped before them, text). The caller has looked at `due`."""
+        many = self._sent > MANY_LINES
+        most = MOST_LINES_OF_MANY if many else MOST_LINES
+        self._next = now + (EVERY_OF_MANY if many else EVERY)
+        taken = []
+        for stream, lines in self._lines.items():
+            if lines:
+                size, first = 0, len(lines)
+                while first and len(lines) - first < most and size + len(lines[first - 1]) <= MOST_BYTES:
+                    first -= 1
+                    size += len(lines[first])
+                taken.append((stream, self._dropped[stream] + first, b"\n".join(lines[first:])))
+                self._sent += len(lines) + self._dropped[stream]
+                self._dropped[stream] = 0
+                lines.clear()
+        return taken
+
+
+def _cut(line: bytes) -> bytes:
+    return line[:LONGEST] + b"\xe2\x80\xa6"
+
+
+class OutputPipe:
+    """
+    The module's end of the pipe to the warm interpreter. Writing never waits: what does not fit is dropped and counted.
+
+    Only the process that made it writes: a fork of the module would write into the middle of a part.
+    """
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd, self._pid = fd, os.getpid()
+        self._unsent = b""
+        self._lost = {b"o": 0, b"e": 0}
+        self._tail = {b"o": b"", b"e": b""}
+
+    def write(self, stream: bytes, data: bytes) -> None:
+        if os.getpid() != self._pid or not data:
+            return
+        tail, lost = self._tail[stream], self._lost[stream]
+        if self._send():
+            part = tail + data
+            self._unsent = PART.pack(stream, max(0, lost - tail.count(b"\n")), len(part)) + part
+            self._lost[stream], self._tail[stream] = 0, b""
+            self._send()
+        else:
+            # One more than the newlines that are lost: the line in whose middle the loss ends is lost as well.
+            self._lost[stream] = (lost or 1) + data.count(b"\n")
+            self._tail[stream] = (tail + data)[-LONGEST:]  # the newest lines go with what is sent next
+
+    def end(self, stream: bytes) -> None:
+        """A program has ended; its last lines are worth a short wait."""
+        if os.getpid() != self._pid:
+            return
+        tail, self._tail[stream] = self._tail[stream], b""
+        if self._send(1.0) and tail:
+            self.write(stream, tail)
+        if self._send(1.0):
+            self._unsent = PART.pack(stream, 0, 0)
+            self._send(1.0)
+
+    def _send(self, patience: float = 0.0) -> bool:
+        """Whether nothing is left of what was to be sent."""
+        deadline = time.monotonic() + patience
+        while self._unsent:
+            try:
+                self._unsent = self._unsent[os.write(self._fd, self._unsent) :]
+            except BlockingIOError:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                watch = select.poll()
+                watch.register(self._fd, select.POLLOUT)
+                watch.poll(left * 1000)
+            except OSError:  # the interpreter is gone
+                self._unsent = b""
+        return True
+
+
+class OutputListener(Protocol):
+    """Takes what a program prints; an OutputPipe, or what replaces it in the controller's process. It does not block."""
+
+    def write(self, stream: bytes, data: bytes) -> None: ...
+    def end(self, stream: bytes) -> None: ...
+
+
+class TappedFile:
+    """A pipe from a program as AnsibleModule.run_command reads it. What is read is also told; nothing else differs."""
+
+    def __init__(self, file: Any, stream: bytes, tell: OutputListener, secrets: list[bytes]) -> None:
+        self._file, self._stream, self._tell, self._masker = file, stream, tell, Masker(secrets)
+        self._over = False
+
+    def read(self, *size: int) -> bytes | None:
+        data: bytes | None = self._file.read(*size)
+        if data:
+            self._tell.write(self._stream, self._masker.feed(data))
+        elif data == b"":
+            self._end()
+        return data
+
+    def close(self) -> None:
+        self._end()
+        self._file.close()
+
+    def _end(self) -> None:
+        if not self._over:
+            self._over = True
+            self._tell.write(self._stream, self._masker.feed(b"", end=True))
+            self._tell.end(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def tap(process: Any, tell: OutputListener, secrets: list[bytes]) -> None:
+    """Tell of what `process` (a Popen) prints while run_command reads it."""
+    if process.stdout is not None:
+        process.stdout = TappedFile(process.stdout, b"o", tell, secrets)
+    if process.stderr is not None:
+        process.stderr = TappedFile(process.stderr, b"e", tell, secrets)
+
+
+def as_bytes(secrets: list[object]) -> list[bytes]:
+    return [one if isinstance(one, bytes) else str(one).encode("utf-8", "surrogateescape") for one in secrets]

@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+The warm interpreter on the host: a single-threaded process that runs each module in a fork of itself.
+
+Sent as text and never installed; needs only the stdlib of 3.8. The command that would start a module starts it (same
+shell, user and environment), and each fork is what that command would have become: its own session, folder, environment
+and streams. ansible-core's own module_utils are imported before the fork, everything else after it. The process ends
+when its stdin does.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import gc
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import select
+import shutil
+import signal
+import site
+import stat
+import struct
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+from forkless.modules.warm.remote.child import (  # on the host, its text comes first
+    call,
+    exit_now,
+    limit,
+    look_again,
+    make_folder,
+    start_programs_quickly,
+    tell_output,
+)
+from forkless.modules.warm.remote.importer import Importer, SourceFile  # likewise
+from forkless.modules.warm.remote.live_output import PART, OutputLines  # likewise
+
+HEAD = struct.Struct(">IIc")  # length of the body, number of the task, kind
+MAGIC = b"\0\0forkless-warm\0"
+INSIST = 0.3  # seconds between SIGTERM and SIGKILL
+
+# Files that a login reads: if a task changes one, the next task must see it.
+LOGIN = (
+    "/etc/environment", "/etc/security/pam_env.conf", "/etc/profile", "/etc/bash.bashrc", "/etc/bashrc", "/etc/zshenv",
+    "~/.pam_environment", "~/.ssh/environment", "~/.ssh/rc", "~/.bashrc", "~/.bash_profile", "~/.profile", "~/.zshenv",
+)  # fmt: skip
+
+
+class ModuleProcess:
+    def __init__(self, number: int, pid: int, out: int, err: int, live: int | None) -> None:
+        self.number, self.pid = number, pid
+        self.pipes = {out: b"O", err: b"E"}
+        self.kill_at: float | None = None
+        self.live = live  # the pipe with its programs' output, None if nobody asked for it
+        self.live_heard = bytearray()
+        self.live_lines = OutputLines()
+
+
+def ours(name: str) -> bool:
+    return name in ("ansible", "ansible_collections") or name.startswith(("ansible.", "ansible_collections."))
+
+
+def write_files(lay: dict[str, Any]) -> None:
+    """Write files with a private mode, into a new folder if one is to be made; after a failure a new folder is removed."""
+    before = os.umask(0o77)
+    try:
+        if lay["make"]:
+            os.makedirs(os.path.dirname(lay["folder"].rstrip("/")), exist_ok=True)
+            os.mkdir(lay["folder"])
+        try:
+            for path, data, mode in lay["files"]:
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+                    os.fchmod(file.fileno(), mode)
+                    file.write(base64.b64decode(data))
+        except OSError:
+            remove_files(lay)
+            raise
+    finally:
+        os.umask(before)
+
+
+def remove_files(lay: dict[str, Any]) -> None:
+    if lay["make"]:
+        shutil.rmtree(lay["folder"], ignore_errors=True)
+
+
+class RemoteServer:
+    def __init__(self, inp: int, out: int, ask_groups: bool) -> None:
+        self.inp, self.out = inp, out
+        self.poll = select.poll()
+        self.tasks: dict[int, ModuleProcess] = {}
+        self.sources: dict[str, SourceFile] = {}
+        self.payloads: dict[str, dict[str, Any]] = {}
+        self.finder = Importer()
+        self.loaded: dict[str, str] = {}
+        self.ask_groups = ask_groups
+        self.cwd = self._cwd()
+        self.places = self._places()
+        self.seen = self.look()
+
+    @staticmethod
+    def _cwd() -> str | None:
+        try:
+            return os.getcwd()
+        except OSError:
+            return None
+
+    @staticmethod
+    def _places() -> list[str]:
+        places = [sys.executable, os.__file__]
+        with contextlib.suppress(Exception):
+            places += site.getsitepackages()
+        with contextlib.suppress(Exception):
+            places.append(site.getusersitepackages())
+        return [os.path.expanduser(place) for place in (*places, *LOGIN) if place]
+
+    def look(self) -> Any:
+        """State that a fresh interpreter would read: if it has changed, this process is stale and must not fork."""
+        seen: list[Any] = []
+        for place in self.places:
+            try:
+                found = os.stat(place)
+                seen.append((found.st_mtime_ns, found.st_ino))
+            except OSError:
+                seen.append(None)
+        if self.ask_groups:
+            try:
+                import pwd  # not at the top: the controller imports this file and may have no pwd
+
+                user = pwd.getpwuid(os.geteuid())
+                seen.append((tuple(user), sorted(os.getgrouplist(user.pw_name, user.pw_gid))))
+            except (KeyError, OSError):
+                seen.append(None)
+        return seen
+
+    # -- frames
+
+    def say(self, kind: bytes, number: int = 0, body: bytes = b"") -> None:
+        left = memoryview(HEAD.pack(len(body), number, kind) + body)
+        while left:
+            left = left[os.write(self.out, left) :]
+
+    def serve(self) -> None:
+        self.poll.register(self.inp, select.POLLIN)
+        waiting = bytearray()
+        while True:
+            leaving = [task for task in self.tasks.values() if not task.pipes or task.kill_at is not None]
+            for fd, _ in self.poll.poll(20 if leaving else self.until_due()):
+                if fd == self.inp:
+                    chunk = os.read(fd, 1 << 20)
+                    if not chunk:
+                        return
+                    waiting += chunk
+                    while len(waiting) >= HEAD.size:
+                        length, number, kind = HEAD.unpack_from(waiting)
+                        if len(waiting) < HEAD.size + length:
+                            break
+                        body = bytes(waiting[HEAD.size : HEAD.size + length])
+                        del waiting[: HEAD.size + length]
+                        self.hear(kind, number, body)
+                else:
+                    self.relay(fd)
+            self.tell_live()
+            self.reap()
+
+    # -- output while a task runs
+
+    def until_due(self) -> float | None:
+        """Milliseconds until the next lines are due; None if none wait."""
+        due = [task.live_lines.due for task in self.tasks.values() if task.live_lines.due is not None]
+        return max(0.0, (min(due) - time.monotonic()) * 1000 + 1) if due else None
+
+    def hear_live(self, task: ModuleProcess, fd: int) -> None:
+        chunk = os.read(fd, 1 << 18)
+        if not chunk:
+            self.poll.unregister(fd)
+            os.close(fd)
+            task.live = None
+        heard = task.live_heard
+        heard += chunk
+        at = 0
+        while len(heard) - at >= PART.size:
+            stream, lost, length = PART.unpack_from(heard, at)
+            if len(heard) - at - PART.size < length:
+                break
+            at += PART.size
+            if length:
+                task.live_lines.feed(stream, bytes(heard[at : at + length]), lost)
+            else:
+                task.live_lines.end(stream)
+            at += length
+        del heard[:at]
+
+    def tell_live(self, ended: ModuleProcess | None = None) -> None:
+        """Send the lines that are due; all lines of a task that has ended."""
+        now = time.monotonic()
+        for task in self.tasks.values() if ended is None else (ended,):
+            due = task.live_lines.due
+            if due is not None and (due <= now or ended is not None):
+                for stream, dropped, text in task.live_lines.take(now):
+                    self.say(b"V", task.number, struct.pack(">cI", stream, dropped) + text)
+
+    def end_live(self, task: ModuleProcess) -> None:
+        """The module has ended: read what is left without waiting for programs that still hold the pipe."""
+        if task.live is not None:
+            os.set_blocking(task.live, False)
+            with contextlib.suppress(BlockingIOError):
+                while task.live is not None:
+                    self.hear_live(task, task.live)
+        if task.live is not None:
+            self.poll.unregister(task.live)
+            os.close(task.live)
+        for stream in (b"o", b"e"):
+            task.live_lines.end(stream)
+        self.tell_live(task)
+
+    def hear(self, kind: bytes, number: int, body: bytes) -> None:
+        if kind == b"F":
+            self.take_files(body)
+        elif kind == b"P":
+            order = json.loads(body)
+            self.payloads[order["digest"]] = {
+                name: (bool(package), key, self.sources[key]) for name, package, key in order["files"]
+            }
+            self.warm_up(self.payloads[order["digest"]], order["core"])
+        elif kind == b"R":
+            self.run(number, json.loads(body))
+        elif kind == b"L" and not self.tasks:
+            os._exit(0)
+        elif kind == b"C":
+            self.answer_request(number, json.loads(body))
+        elif kind == b"K" and number in self.tasks:
+            task = self.tasks[number]
+            self.kill(task, signal.SIGTERM)
+            task.kill_at = time.monotonic() + INSIST
+
+    def take_files(self, body: bytes) -> None:
+        line, _, rest = body.partition(b"\n")
+        at = 0
+        for key, path, text, code in json.loads(line):
+            packed = rest[at + text : at + text + code] or None
+            self.sources[key] = SourceFile(path, rest[at : at + text], packed)
+            at += text + code
+
+    def relay(self, fd: int) -> None:
+        task = next(one for one in self.tasks.values() if fd in one.pipes or fd == one.live)
+        if fd == task.live:
+            self.hear_live(task, fd)
+            return
+        chunk = os.read(fd, 1 << 18)
+        if chunk:
+            self.say(task.pipes[fd], task.number, chunk)
+        else:
+            self.drop(task, fd)
+
+    def drop(self, task: ModuleProcess, fd: int) -> None:
+        self.poll.unregister(fd)
+        os.close(fd)
+        del task.pipes[fd]
+
+    def kill(self, task: ModuleProcess, number: int) -> None:
+        try:
+            os.killpg(task.pid, number)
+        except OSError:  # it has not called setsid yet, or has ended
+            with contextlib.suppress(OSError):
+                os.kill(task.pid, number)
+
+    def reap(self) -> None:
+        """A task is over when it has ended and no process holds its streams, as with subprocess.communicate."""
+        for task in list(self.tasks.values()):
+            if task.kill_at is not None and time.monotonic() >= task.kill_at:
+                self.kill(task, signal.SIGKILL)
+                task.kill_at = None
+                for fd in list(task.pipes):  # a process outside the group survives unread
+                    self.drop(task, fd)
+            if task.pipes or task.kill_at is not None:  # unreaped, so its pid is not reused
+                continue
+            pid, status = os.waitpid(task.pid, os.WNOHANG)
+            if pid:
+                code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+                self.end_live(task)
+                del self.tasks[task.number]
+                self.say(b"X", task.number, str(code).encode())
+
+    # -- before the fork
+
+    def warm_up(self, files: dict[str, Any], core: list[str]) -> None:
+        """Import ansible-core's own files. An import that warns or starts a thread is undone and left to the module."""
+        if any(self.loaded.get(name, files[name][1]) != files[name][1] for name in files):
+            return
+        self.finder.serve(files)
+        for name in core:
+            if name in sys.modules:
+                continue
+            before, said = set(sys.modules), self.said()
+            try:
+                importlib.import_module(name)
+                quiet = self.said() == said and threading.active_count() == 1
+            except BaseException:  # noqa: BLE001  # the module's own import reports it
+                quiet = False
+            if not quiet:
+                for new in set(sys.modules) - before:
+                    if ours(new):
+                        self.forget(new)
+                self.unsay(said)
+        for _, _, source in files.values():  # compile the rest, without running it
+            with contextlib.suppress(Exception):
+                source.code()
+        start_programs_quickly()
+        for name in filter(ours, list(sys.modules)):
+            self.loaded.setdefault(name, files[name][1] if name in files else "")
+        gc.collect()
+        gc.freeze()  # the collector skips frozen objects: fewer pages are copied after fork, and exits are fast
+
+    @staticmethod
+    def said() -> tuple[int, int]:
+        notes: Any = sys.modules.get("ansible.module_utils.common.warnings")
+        return (len(notes._global_warnings), len(notes._global_deprecations)) if notes else (0, 0)
+
+    @staticmethod
+    def unsay(said: tuple[int, int]) -> None:
+        notes: Any = sys.modules.get("ansible.module_utils.common.warnings")
+        for kept, count in zip((notes._global_warnings, notes._global_deprecations) if notes else (), said):
+            while len(kept) > count:
+                kept.popitem() if isinstance(kept, dict) else kept.pop()
+
+    @staticmethod
+    def forget(name: str) -> None:
+        sys.modules.pop(name, None)
+        above, _, leaf = name.rpartition(".")
+        if above in sys.modules:
+            sys.modules[above].__dict__.pop(leaf, None)
+
+    def run(self, number: int, order: dict[str, Any]) -> None:
+        files = self.payloads.get(order["digest"])
+        cwd = order["cwd"] or self.cwd
+        if files is None or self.look() != self.seen or (cwd and not self.there(cwd)):
+            self.say(b"N", number, b"stale")
+            return
+        try:
+            if order["lay"]:
+                write_files(order["lay"])
+        except OSError as error:
+            self.say(b"N", number, str(error).encode())
+            return
+        ends: list[int] = []
+        try:
+            ends += os.pipe()
+            ends += os.pipe()
+            if order.get("live") is not None:
+                ends += os.pipe()
+            pid = os.fork()
+        except OSError as error:
+            for fd in ends:
+                os.close(fd)
+            if order["lay"]:
+                remove_files(order["lay"])
+            self.say(b"N", number, str(error).encode())
+            return
+        out, out_end, err, err_end, *live = ends
+        if pid == 0:
+            self.become_the_module(order, files, cwd, out_end, err_end, live)
+        os.close(out_end)
+        os.close(err_end)
+        self.tasks[number] = ModuleProcess(number, pid, out, err, live[0] if live else None)
+        if live:
+            os.close(live[1])
+            self.poll.register(live[0], select.POLLIN | select.POLLHUP)
+        self.poll.register(out, select.POLLIN | select.POLLHUP)
+        self.poll.register(err, select.POLLIN | select.POLLHUP)
+
+    def answer_request(self, number: int, request: dict[str, Any]) -> None:
+        """Do what stock Ansible starts a shell for."""
+        try:
+            if "lay" in request:
+                write_files(request["lay"])
+            elif "remove" in request:
+                shutil.rmtree(request["remove"])
+            else:
+                self.say(b"O", number, os.path.expanduser(request["expand"]).encode(errors="surrogateescape"))
+        except OSError as error:
+            self.say(b"N", number, str(error).encode())
+        else:
+            self.say(b"X", number, b"0")
+
+    @staticmethod
+    def there(cwd: str) -> bool:
+        try:
+            return stat.S_ISDIR(os.stat(cwd).st_mode)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True  # an unreadable folder can still be the current one
+
+    # -- after the fork
+
+    def become_the_module(
+        self, order: dict[str, Any], files: dict[str, Any], cwd: str | None, out: int, err: int, live: list[int]
+    ) -> None:
+        code = 1
+        try:
+            os.setsid()
+            os.dup2(out, 1)
+            os.dup2(out if order["one_stream"] else err, 2)
+            if order["one_stream"]:
+                sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+            others = [fd for task in self.tasks.values() for fd in (*task.pipes, task.live) if fd is not None]
+            for fd in (out, err, self.inp, self.out, *live[:1], *others):
+                if fd > 2:
+                    os.close(fd)
+            self.tasks.clear()
+            if cwd:
+                with contextlib.suppress(OSError):
+                    os.chdir(cwd)
+            if order["cwd"] and "PWD" in os.environ:
+                os.environ["PWD"] = order["cwd"]
+            os.environ.update(order["environ"])
+            time.tzset()
+            tempfile.tempdir = None
+            look_again()
+            limit(order["rlimit"])
+            make_folder(order["remote_tmp"])
+            self.fit(files)
+            archive = self.finder.serve(files, order["module"])
+            if live:
+                tell_output(live[1], [*order["live"], *order.get("secrets", ())])
+            try:
+                code = call(order, files, self.finder)
+            finally:
+                archive.remove()
+        except BaseException:  # noqa: BLE001  # the child must never return into the server's loop
+            sys.excepthook(*sys.exc_info())
+        exit_now(code)
+
+    def fit(self, files: dict[str, Any]) -> None:
+        """Remove Ansible modules from sys.modules that this payload lacks or has in another version."""
+        there = [name for name in sys.modules if ours(name)]
+        other = any(name in files and self.loaded.get(name) != files[name][1] for name in there)
+        for name in there:
+            if other or name not in files:
+                self.forget(name)
+
+
+def main(ask_groups: bool) -> None:
+    inp, out = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    if null > 2:
+        os.close(null)
+    sys.path[:] = [path for path in sys.path if path not in ("", ".")]
+    far = RemoteServer(inp, out, ask_groups)
+    sys.meta_path.insert(0, far.finder)
+    hello = {"magic": importlib.util.MAGIC_NUMBER.hex()}
+    os.write(out, MAGIC)
+    far.say(b"H", 0, json.dumps(hello).encode())
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        far.serve()
+    for task in far.tasks.values():
+        # A task that was already sent SIGTERM is killed. The others lost their connection, which for a program on a
+        # terminal means SIGHUP.
+        far.kill(task, signal.SIGHUP if task.kill_at is None else signal.SIGKILL)
+    os._exit(0)

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+How a warm interpreter is started over each kind of connection: local, the ssh program, and forkless.core.ssh.
+
+The command that would start the module starts the interpreter, so tasks that would get the same shell, user, environment
+and Python share one (`key`). `place` is the login.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from forkless.modules.ansible_types import AnsibleAction, AnsibleConnection, environ_of
+from forkless.modules.warm import channel
+from forkless.modules.warm.interpreter import NotStartedError, WarmInterpreter
+from forkless.modules.warm.pool import current_pool
+from forkless.patching.seam import Seam
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from forkless.core.run_context import Interruptible
+    from forkless.modules.ansible_types import BecomePlugin, PlayContextOptions, Upstream
+
+__all__ = [
+    "LOCAL",
+    "OUR_SSH",
+    "SSH",
+    "STAND_INS",
+    "AnsibleConnection",
+    "Transport",
+    "has_password",
+    "has_terminal",
+    "is_known",
+    "machine_of",
+    "place_of",
+    "transport_for",
+]
+
+LOCAL = "ansible.plugins.connection.local"
+SSH = "ansible.plugins.connection.ssh"
+OUR_SSH = "ansible_collections.forkless.core.plugins.connection.ssh"
+PATIENCE = 20.0  # seconds until a started interpreter must have greeted
+
+
+class Transport:
+    """Starts a warm interpreter with one command over one connection."""
+
+    name: str
+    place: Hashable
+    key: Hashable
+    cwd: str | None = None
+    shared = False
+    """Whether the ssh program shares one connection (ControlPath), which it says when a terminal is closed."""
+
+    def __init__(self, action: AnsibleAction, command: str, become: BecomePlugin | None) -> None:
+        raise NotImplementedError
+
+    def open(self, text: bytes, interrupt: Interruptible) -> WarmInterpreter:
+        """Start an interpreter and return it when it has greeted; raises NotStartedError."""
+        raise NotImplementedError
+
+
+def is_known(connection: AnsibleConnection) -> bool:
+    """Whether a warm interpreter can be started over this connection."""
+    return type(connection).__module__ in _TRANSPORTS
+
+
+def transport_for(action: AnsibleAction, command: str, become: BecomePlugin | None) -> Transport:
+    """Raises NotStartedError if no interpreter can be kept for this login."""
+    return _TRANSPORTS[type(action._connection).__module__](action, command, become)
+
+
+def has_terminal(connection: AnsibleConnection) -> bool:
+    """Whether stock Ansible would run the module on a terminal (ssh -tt), which merges stdout and stderr."""
+    return bool(
+        type(connection).__module__ == SSH
+        and not connection.get_option("pipelining")
+        and connection.get_option("use_tty")
+    )
+
+
+def place_of(connection: AnsibleConnection, play_context: PlayContextOptions) -> Hashable:
+    """The key of a login: connections with the same key reach the same user on the same host over the same path."""
+    kind = type(connection).__module__
+    if kind == LOCAL:
+        return LOCAL
+    if kind == OUR_SSH:
+        return OUR_SSH, connection.settings
+    if has_password(connection, play_context):
+        return None  # _build_command would open a pipe for the password, and no interpreter is kept for such a login
+    connection.host = connection.get_option("host") or play_context.remote_addr
+    line = connection._build_command(connection.get_option("ssh_executable"), "ssh", connection.host, "")
+    return SSH, tuple(line[:-1])
+
+
+def machine_of(connection: AnsibleConnection, play_context: PlayContextOptions) -> Hashable:
+    """The key of a host, whichever user logs in: `useradd` and `userdel` act on the host."""
+    if type(connection).__module__ == LOCAL:
+        return LOCAL
+    return connection.get_option("host") or play_context.remote_addr
+
+
+def has_password(connection: AnsibleConnection, play_context: PlayContextOptions) -> bool:
+    return bool(connection.get_option("password") or play_context.password)
+
+
+class _LocalTransport(Transport):
+    """Starts a warm interpreter on this machine, through the shell that the local connection would use."""
+
+    def __init__(self, action: AnsibleAction, command: str, become: BecomePlugin | None) -> None:
+        connection = action._connection
+        constants = sys.modules["ansible.constants"]
+        self.name = "this machine"
+        self.place = place_of(connection, action._play_context)
+        self.command, self.become = command, become
+        self.cwd = os.fsdecode(connection.cwd) if connection.cwd else None
+        self.environ = dict(environ_of(LOCAL))
+        self.shell = constants.DEFAULT_EXECUTABLE.split()[0] if constants.DEFAULT_EXECUTABLE else None
+        self.password = become.get_option("become_pass") if become is not None and become.expect_prompt() else None
+        # Ansible's own time limit for become. After it the module runs cold, and Ansible reports the timeout itself.
+        limit = getattr(connection, "_become_success_timeout", None)
+        if limit is None:  # up to 2.18 the only limit is for the answer to a password
+            limit = PATIENCE if self.password is None else action._play_context.timeout
+        self.verdict = float(limit)
+        same = command.replace(become._id, "") if become is not None else command
+        self.key = (same, self.password, self.shell, self.cwd, tuple(sorted(self.environ.items())))
+
+    def open(self, text: bytes, interrupt: Interruptible) -> WarmInterpreter:
+        if self.shell is None or not os.path.exists(self.shell):
+            raise NotStartedError("there is no such shell")
+        interpreter = WarmInterpreter("local")
+        with interrupt.shielded():
+            line = channel.ProgramChannel(
+                interpreter, self.command, cwd=self.cwd, environ=self.environ, shell=self.shell
+            )
+        password = None if self.password is None else str(self.password).encode()
+        with interrupt.closing(line.end_now):
+            line.begin(text, become=self.become, password=password, verdict=self.verdict, greeting=PATIENCE)
+        interpreter.attach(line)
+        return interpreter
+
+
+class _AsyncsshTransport(Transport):
+    """Starts a warm interpreter over a connection of the plugin forkless.core.ssh, on an SSH channel of its own."""
+
+    def __init__(self, action: AnsibleAction, command: str, become: BecomePlugin | None) -> None:
+        connection = action._connection
+        settings = connection.settings
+        self.name = settings.name
+        self.place = place_of(connection, action._play_context)
+        self.command, self.become, self._connection = command, become, connection
+        password = become.get_option("become_pass") if become is not None and become.prompt else None
+        self.key = (command.replace(become._id, "") if become is not None else command, password)
+
+    def open(self, text: bytes, interrupt: Interruptible) -> WarmInterpreter:
+        interpreter = WarmInterpreter(self.name, login=self.become is None)
+        try:
+            stream = self._connection.open_stream(
+                self.command, text, self.become, interpreter.feed, interpreter.gone, lambda: not interpreter.busy
+            )
+        except sys.modules["ansible.errors"].AnsibleConnectionFailure:
+            raise  # the host is unreachable; the message is the connection plugin's
+        except sys.modules["ansible.errors"].AnsibleError as err:
+            raise NotStartedError(str(err)) from err
+        interpreter.attach(stream)
+        with interrupt.closing(interpreter.close):
+            interpreter.ready.wait(PATIENCE)
+        if interpreter.lost or not interpreter.ready.is_set():
+            interpreter.close()
+            raise NotStartedError("it ended before it spoke" if interpreter.lost else "it said nothing in time")
+        return interpreter
+
+
+class _SshProgramTransport(Transport):
+    """Starts a warm interpreter through the ssh program, with the command line that ansible.builtin.ssh builds."""
+
+    def __init__(self, action: AnsibleAction, command: str, become: BecomePlugin | None) -> None:
+        connection = action._connection
+        self.name = connection.host = connection.get_option("host") or action._play_context.remote_addr
+        if has_password(connection, action._play_context):
+            raise NotStartedError("a password for ssh is given to a program that asks for it each time")
+        self.line = connection._build_command(connection.get_option("ssh_executable"), "ssh", self.name, command)
+        self.become = become
+        self.password = become.get_option("become_pass") if become is not None and become.expect_prompt() else None
+        self.verdict = 2.0 + connection.get_option("timeout")  # as ansible.builtin.ssh computes it
+        self.environ = dict(environ_of(SSH))
+        self.shared = any(b"ControlPath" in word for word in self.line)
+        self.place = (SSH, tuple(self.line[:-1]))  # the same value as `place_of`
+        self.key = (command.replace(become._id, "") if become is not None else command, self.password)
+
+    def open(self, text: bytes, interrupt: Interruptible) -> WarmInterpreter:
+        interpreter = WarmInterpreter(str(self.name), login=self.become is None)
+        with interrupt.shielded():
+            line = channel.ProgramChannel(interpreter, self.line, environ=self.environ)
+        password = None if self.password is None else str(self.password).encode()
+        with interrupt.closing(line.end_now):
+            line.begin(text, become=self.become, password=password, verdict=self.verdict, greeting=PATIENCE)
+        interpreter.attach(line)
+        return interpreter
+
+
+def reset_ssh(original: Upstream, _site: str) -> Upstream:
+    """`meta: reset_connection` closes the login's warm interpreters: their open sessions would keep the old login alive."""
+
+    @functools.wraps(original)
+    def stand_in(self: Any) -> object:
+        pool = current_pool()
+        if pool is not None:
+            pool.close_place(place_of(self, self._play_context))
+        return original(self)
+
+    return stand_in
+
+
+_TRANSPORTS: dict[str, type[Transport]] = {
+    LOCAL: _LocalTransport,
+    OUR_SSH: _AsyncsshTransport,
+    SSH: _SshProgramTransport,
+}
+
+STAND_INS = (Seam(f"{SSH}:Connection.reset", "a warm interpreter is of the connection that is reset", reset_ssh),)

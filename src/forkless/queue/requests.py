@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From a RunSpec to a row and back: what is plain, what is sealed, and what is a reference that the worker resolves."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forkless.core.spec import RunSpec
+from forkless.queue import project as projects
+from forkless.queue import secrets
+from forkless.queue.errors import QueueRequestError
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from typing import Literal
+
+    from forkless.queue.records import Json
+
+__all__ = ["LaunchOptions", "Prepared", "RunSpec", "clean_labels", "prepare", "rebuild", "versions", "whoami"]
+
+# Fields of a spec that hold no secret and are stored as they are.
+_PLAIN = (
+    "playbook", "module", "hosts", "inventory", "limit", "tags", "skip_tags", "check", "diff", "become", "forks", "verbosity",
+    "timeout", "idle_timeout", "stuck_after", "modules",
+)  # fmt: skip
+# Fields that may hold a secret. They travel sealed.
+_SEALED = ("module_args", "extra_vars", "vault_password", "passwords", "answers", "args", "env")
+# Arguments without a field of their own that hold no secret, with the number of values that each takes.
+_KNOWN_ARGUMENTS = {
+    "--force-handlers": 0, "--flush-cache": 0, "--step": 0, "--start-at-task": 1, "-u": 1, "--user": 1, "-c": 1, "--connection": 1,
+    "-T": 1, "--timeout": 1, "--become-method": 1, "--become-user": 1, "--private-key": 1, "--key-file": 1, "-M": 1, "--module-path": 1, "-K": 0, "-k": 0,
+    "--ask-become-pass": 0, "--ask-pass": 0,
+}  # fmt: skip
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=/-]{0,62}")
+MOST_LABELS = 6
+
+
+def versions() -> dict[str, str]:
+    """What this machine would run a playbook with."""
+    import importlib.metadata
+
+    def version(package: str) -> str:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            return ""
+
+    from forkless import __version__
+
+    return {"forkless": __version__, "ansible_core": version("ansible-core"), "python": platform.python_version()}
+
+
+def whoami() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name
+        name = str(os.getuid())
+    return f"{name}@{socket.gethostname()}"
+
+
+def clean_labels(labels: Sequence[str]) -> list[str]:
+    for label in labels:
+        if not _LABEL.fullmatch(label):
+            raise QueueRequestError(
+                f"'{label}' is not a label: letters, digits and . _ = / - such as site=fra, 63 at most"
+            )
+    if len(set(labels)) > MOST_LABELS:
+        raise QueueRequestError(f"{len(set(labels))} labels are more than {MOST_LABELS}")
+    return sorted(set(labels))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """How a run is queued; what it does is its RunSpec."""
+
+    lock: str | None = "inventory"
+    """`"inventory"`: runs on the same inventory wait for each other. Another name: so do all with that name. None: for nobody."""
+    labels: Sequence[str] = ()
+    """Only a worker that has all these labels takes the run."""
+    priority: int = 0
+    at: dt.datetime | None = None
+    retries: int = 0
+    """How often the run may begin again after its worker was lost."""
+    secrets: Mapping[str, str] | None = None
+    """References by field: `{"vault_password": "env:VAULT", "become_pass": "file:/etc/pass", "extra_vars.token": "cmd:pass token"}`."""
+    project: str | None = None
+    """The folder that travels; by default the spec's cwd."""
+    shared_folder: bool = False
+    """The folder is not sent: workers see it under the same path."""
+    git: str | None = None
+    """A git URL that the worker fetches instead, at `commit`; paths of the spec are relative to it."""
+    commit: str | None = None
+    slices: int | Literal["auto"] | None = None
+    """Split the hosts over so many runs; "auto": as many as there are worker processes."""
+    slices_anyway: bool = False
+    """Split also where it changes what the playbook means."""
+    webhook: str | None = None
+    webhook_secret: str | None = None
+    """A reference; the worker signs the message with it."""
+    by: str | None = None
+    without: Sequence[str] = ()
+    """Files that must not travel with the project, such as those that passwords were read from."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A launch that was checked and packed; `literal` is to be sealed."""
+
+    request: dict[str, Json]
+    bundle: projects.Bundle | None
+    literal: dict[str, Json]
+
+
+def _sort_arguments(args: Sequence[str]) -> bool:
+    """Whether all arguments are known to hold no secret."""
+    rest = list(args)
+    while rest:
+        flag, _, value = rest.pop(0).partition("=")
+        if flag not in _KNOWN_ARGUMENTS:
+            return False
+        if _KNOWN_ARGUMENTS[flag] and not value:
+            if not rest:
+                return False
+            rest.pop(0)
+    return True
+
+
+def _locate(spec: RunSpec, options: LaunchOptions) -> tuple[dict[str, Json], projects.Bundle | None, dict[str, Json]]:
+    """Where the files are for the worker; the archive; and the paths of the spec relative to the project."""
+    paths: dict[str, Json] = {"playbook": list(spec.playbook), "inventory": list(spec.inventory)}
+    if options.git:
+        if options.shared_folder or options.project:
+            raise QueueRequestError("--git goes without --project and --shared-folder: the repository is the project")
+        for kind, given in paths.items():
+            for path in given:
+                if os.path.isabs(path):
+                    raise QueueRequestError(f"{kind} {path} must be relative to the git repository")
+        commit = projects.resolve_commit(options.git, options.commit or "HEAD")
+        return {"kind": "git", "url": options.git, "commit": commit, "name": options.git}, None, paths
+    if options.commit:
+        raise QueueRequestError("--commit goes with --git")
+    root = os.path.normpath(os.path.join(spec.cwd, options.project or "."))
+    if not os.path.isdir(root):
+        raise QueueRequestError(f"the project {root} is not a folder")
+    if options.shared_folder:
+        for kind, given in paths.items():
+            paths[kind] = [
+                one if kind == "inventory" and "," in one else os.path.join(spec.cwd, os.path.expanduser(one))
+                for one in given
+            ]
+        _check_exist(paths, "/")
+        return {"kind": "folder", "path": root, "name": root}, None, paths
+    for kind, given in paths.items():
+        paths[kind] = [
+            one
+            if kind == "inventory" and "," in one
+            else projects.inside(os.path.join(spec.cwd, os.path.expanduser(one)), root, kind)
+            for one in given
+        ]
+    _check_exist(paths, root)
+    _refuse_password_files(root)
+    stay = (os.path.join(spec.cwd, os.path.expanduser(one)) for one in options.without)
+    bundle = projects.pack(root, without=frozenset(os.path.relpath(one, root) for one in stay))
+    return {"kind": "bundle", "sha256": bundle.sha256, "name": os.path.basename(root) or root}, bundle, paths
+
+
+def _check_exist(paths: Mapping[str, Sequence[str]], root: str) -> None:
+    for kind, found in paths.items():
+        for path in found:
+            if not ("," in path and kind == "inventory") and not os.path.exists(os.path.join(root, path)):
+                raise QueueRequestError(f"{kind} {os.path.join(root, path)} does not exist")
+
+
+def _refuse_password_files(root: str) -> None:
+    """Refuse a project whose ansible.cfg names a file with a password inside of it: it would be stored as it is."""
+    import configparser
+
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read(os.path.join(root, "ansible.cfg"), encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError):
+        return  # Ansible will complain about it in the run
+    entries = [
+        parser.get(section, name, fallback="")
+        for section, name in (
+            ("defaults", "vault_password_file"), ("defaults", "connection_password_file"),
+            ("privilege_escalation", "become_password_file"),
+        )
+    ]  # fmt: skip
+    entries += [one.rpartition("@")[2] for one in parser.get("defaults", "vault_identity_list", fallback="").split(",")]
+    for entry in filter(None, (one.strip() for one in entries)):
+        whole = os.path.normpath(os.path.join(root, os.path.expanduser(entry)))
+        if whole.startswith(root + os.sep) and os.path.isfile(whole) and not os.access(whole, os.X_OK):
+            raise QueueRequestError(
+                f"ansible.cfg names the file {entry} with a password inside the project, which would be stored as it is: move it out "
+                "of the project, and give the password with --vault-password-file (sealed) or --secret vault=env:NAME (a reference)"
+            )
+
+
+def _lock_name(
+    spec: RunSpec, options: LaunchOptions, project: Mapping[str, Json], inventory: Sequence[str]
+) -> str | None:
+    if options.lock != "inventory":
+        return options.lock
+    if not inventory:
+        return f"inventory of {project['name']}" if spec.playbook else None
+    if all("," in one for one in inventory):
+        return "inventory " + " ".join(inventory)
+    return f"inventory {' '.join(inventory)} of {project['name']}"
+
+
+_FIELDS = {"vault": "vault_password", "vault_password": "vault_password", "become": "passwords.become_pass", "connection": "passwords.conn_pass",
+           "become_pass": "passwords.become_pass", "conn_pass": "passwords.conn_pass"}  # fmt: skip
+
+
+def _references(spec: RunSpec, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Json]]:
+    """References by field, from the option and from the spec's own values; and the values that are left."""
+    references = {}
+    for name, reference in given.items():
+        field = _FIELDS.get(name, name)
+        if field not in ("vault_password", "passwords.become_pass", "passwords.conn_pass") and not field.startswith(
+            ("extra_vars.", "env.", "answers.")
+        ):
+            raise QueueRequestError(
+                f"there is no secret '{name}'; there are vault, become, connection, extra_vars.NAME and env.NAME"
+            )
+        references[field] = secrets.check_reference(reference)
+    literal: dict[str, Json] = {}
+    for name in _SEALED:
+        value = getattr(spec, name)
+        if isinstance(value, Mapping):
+            plain = dict(value)
+            if name in ("passwords", "extra_vars", "env"):
+                for key, one in value.items():
+                    if isinstance(one, str) and name == "passwords" and secrets.is_reference(one):
+                        references[f"{name}.{key}"] = one
+                        del plain[key]
+            value = plain
+        elif name == "vault_password" and isinstance(value, str) and secrets.is_reference(value):
+            references[name] = value
+            value = None
+        elif isinstance(value, tuple):
+            value = list(value)
+        if value:
+            literal[name] = value
+    return references, literal
+
+
+def prepare(spec: RunSpec, options: LaunchOptions) -> Prepared:
+    """Check a launch and pack its project. Nothing is sent yet."""
+    if spec.artifacts is not None:
+        raise QueueRequestError("artifacts= is a folder of this machine; a queued run keeps its events in the database")
+    for name, value, least in (("retries", options.retries, 0),):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise QueueRequestError(f"{name} must be a whole number, {least} or more, not {value!r}")
+    if not -(2**31) <= options.priority < 2**31:
+        raise QueueRequestError(f"priority {options.priority} is not a number that the queue can hold")
+    if options.at is not None and options.at.tzinfo is None:
+        raise QueueRequestError("at= needs a time zone, for example datetime.now().astimezone()")
+    if options.webhook is not None and not options.webhook.startswith(("http://", "https://")):
+        raise QueueRequestError(f"the webhook '{options.webhook}' is not an http(s) address")
+    labels = clean_labels(options.labels)
+    references, literal = _references(spec, options.secrets or {})
+    plain = {
+        name: value for name in _PLAIN if (value := getattr(spec, name)) not in (None, (), False, "auto") and value != 0
+    }
+    if "args" in literal and _sort_arguments(literal["args"]):
+        plain["args"] = literal.pop("args")
+    project, bundle, paths = _locate(spec, options)
+    plain |= {key: value for key, value in paths.items() if value}
+    plain["names"] = sorted(
+        [f"{name}.{key}" for name, value in literal.items() if isinstance(value, Mapping) for key in value]
+        + [name for name, value in literal.items() if not isinstance(value, Mapping)]
+        + list(references)
+    )
+    request = {
+        "spec": plain, "project": project, "bundle": bundle.sha256 if bundle is not None else None, "secrets": references,
+        "lock": _lock_name(spec, options, project, paths["inventory"]), "labels": labels, "priority": options.priority,
+        "not_before": options.at.isoformat() if options.at is not None else None, "retries": options.retries,
+        "created_by": options.by or whoami(), "versions": versions(),
+        "webhook": {"url": options.webhook, "secret": secrets.check_reference(options.webhook_secret) if options.webhook_secret else None}
+        if options.webhook else None,
+    }  # fmt: skip
+    return Prepared(request, bundle, literal)
+
+
+def rebuild(
+    plain: Mapping[str, Json],
+    references: Mapping[str, str],
+    literal: Mapping[str, Json],
+    *,
+    cwd: str,
+    limit: str | None,
+    ident: str,
+    more_env: Mapping[str, str],
+) -> RunSpec:
+    """The spec on the worker, with its secrets."""
+    fields: dict[str, Json] = {name: value for name, value in plain.items() if name in (*_PLAIN, "args")}
+    fields |= {name: value for name, value in literal.items() if name in _SEALED}
+    for field, reference in references.items():
+        name, _, key = field.partition(".")
+        value = secrets.resolve(reference)
+        if key:
+            fields[name] = {**fields.get(name, {}), key: value}
+        else:
+            fields[name] = value
+    if limit is not None:
+        fields["limit"] = limit
+    if more_env:
+        fields["env"] = {**fields.get("env", {}), **more_env}
+    return RunSpec(**fields, cwd=cwd, ident=ident)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Schedules: when one is due next, and launching what is due. Every worker looks; the database lets one of them launch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import zoneinfo
+from typing import TYPE_CHECKING
+
+from forkless.queue.errors import QueueRequestError
+
+if TYPE_CHECKING:
+    from forkless.queue.database import AsyncConnection
+
+__all__ = ["fire_due", "local_zone", "next_time"]
+
+log = logging.getLogger("forkless.worker")
+
+
+def local_zone() -> str:
+    """The name of this machine's time zone; UTC if it has none."""
+    path = os.path.realpath("/etc/localtime")
+    name = os.environ.get("TZ", "").lstrip(":") or path.partition("zoneinfo/")[2]
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        return "UTC"
+    return name or "UTC"
+
+
+def next_time(cron: str, zone: str, after: dt.datetime | None = None) -> dt.datetime:
+    """
+    The next time after `after` (now). Raises QueueRequestError for an expression that is wrong or never true.
+
+    A time that the clocks skip in spring is moved; one that they repeat in autumn happens once.
+    """
+    from cronsim import CronSim, CronSimError
+
+    try:
+        where = zoneinfo.ZoneInfo(zone)
+    except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
+        raise QueueRequestError(f"there is no time zone '{zone}'; they are called like Europe/Berlin") from None
+    start = (after or dt.datetime.now(dt.UTC)).astimezone(where)
+    try:
+        return next(CronSim(cron, start))
+    except CronSimError:
+        raise QueueRequestError(
+            f"'{cron}' is not a time of a schedule: minute, hour, day, month and weekday, as in '0 3 * * *' for every night at three"
+        ) from None
+    except StopIteration:
+        raise QueueRequestError(f"'{cron}' never happens: no day is like that") from None
+
+
+async def fire_due(connection: AsyncConnection) -> None:
+    """Launch every schedule that is due, once for each due time. For workers."""
+    rows = await (
+        await connection.execute(
+            "SELECT id, name, cron, time_zone, due, now() FROM forkless.schedule WHERE enabled AND due <= now()"
+        )
+    ).fetchall()
+    for number, name, cron, zone, due, now in rows:
+        try:
+            following = next_time(cron, zone, after=max(due, now))
+        except QueueRequestError as err:
+            log.error("schedule %s: %s", name, err)  # noqa: TRY400  # a sentence, not a traceback
+            continue
+        row = await (
+            await connection.execute("SELECT forkless.fire_schedule(%s, %s, %s)", (number, due, following))
+        ).fetchone()
+        if row and row[0] is not None:
+            log.info("schedule %s launched run %d", name, row[0])

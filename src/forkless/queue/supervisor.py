@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`forkless worker`: starts worker processes, replaces those that ended, and ends them when asked to."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from forkless.queue.embedded import state_folder
+from forkless.queue.errors import QueueError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from forkless.queue.worker import WorkerOptions
+
+__all__ = ["Supervisor", "work_folder"]
+
+log = logging.getLogger("forkless.worker")
+
+# Seconds before a worker process that ended in an error is replaced; doubled up to the second number while that goes on.
+_PAUSES = (1.0, 30.0)
+
+
+@contextlib.contextmanager
+def work_folder(parent: str | None = None) -> Iterator[str]:
+    """A folder for unpacked projects, removed at the end. Folders whose owners were killed are removed first."""
+    above = parent or os.path.join(state_folder(), "work")
+    try:
+        os.makedirs(above, mode=0o700, exist_ok=True)
+    except OSError as err:
+        raise QueueError(
+            f"the folder {above} for projects cannot be made: {err.strerror}; name another with --work-dir"
+        ) from None
+    for name in os.listdir(above):
+        stale = os.path.join(above, name)
+        with contextlib.suppress(OSError):
+            handle = os.open(os.path.join(stale, "owner.lock"), os.O_RDWR)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(stale, ignore_errors=True)
+            finally:
+                os.close(handle)
+    folder = tempfile.mkdtemp(prefix="worker-", dir=above)
+    handle = os.open(os.path.join(folder, "owner.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+
+
+class _WorkerSlot:
+    """One place for a worker process, and the process in it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: subprocess.Popen[bytes] | None = None
+        self.pause = _PAUSES[0]
+        self.not_before = 0.0
+
+
+class Supervisor:
+    """Keeps `processes` worker processes running until it is stopped. `run()` blocks; `stop()` may be called from a signal handler."""
+
+    def __init__(self, url: str, options: WorkerOptions, processes: int) -> None:
+        self._url, self._options = url, options
+        self._slots = [_WorkerSlot(number) for number in range(processes)]
+        self._stops = 0
+        self._failed = False
+
+    def stop(self, _number: int = 0, _frame: FrameType | None = None) -> None:
+        self._stops += 1  # an Event's lock could be held by the very thread that the signal interrupts
+
+    def _start(self, slot: _WorkerSlot) -> None:
+        folder = os.path.join(self._options.folder, str(slot.number))
+        options = dataclasses.replace(
+            self._options, folder=folder, name=f"{self._options.name}-{slot.number + 1}" if self._options.name else ""
+        )
+        slot.process = subprocess.Popen(
+            [sys.executable, "-m", "forkless.queue.worker", options.as_json()],
+            stdin=subprocess.PIPE,
+            # Ctrl-C at the terminal reaches the supervisor only, which asks the workers to finish.
+            start_new_session=True,
+            # The worker takes its variable out of the environment; plays must not find the address under the other name.
+            env={name: value for name, value in os.environ.items() if name != "FORKLESS_DATABASE"}
+            | {"FORKLESS_WORKER_DATABASE": self._url},
+        )
+
+    def _look(self, slot: _WorkerSlot) -> None:
+        process = slot.process
+        if process is not None:
+            code = process.poll()
+            if code is None:
+                return
+            self._forget(slot)
+            if code == 2:  # a sentence was printed; trying again would print it again
+                self._failed = True
+                self.stop()
+            elif code:
+                log.warning("a worker process ended with %d; another takes its place", code)
+                slot.not_before = time.monotonic() + slot.pause
+                slot.pause = min(slot.pause * 2, _PAUSES[1])
+            else:
+                slot.pause = _PAUSES[0]
+        if not self._stops and time.monotonic() >= slot.not_before:
+            self._start(slot)
+
+    @staticmethod
+    def _forget(slot: _WorkerSlot) -> None:
+        if slot.process is not None and slot.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                slot.process.stdin.close()
+        slot.process = None
+
+    def run(self) -> int:
+        sent = 0
+        try:
+            while True:
+                for slot in self._slots:
+                    self._look(slot)
+                living = [slot.process for slot in self._slots if slot.process is not None]
+                if self._stops and not living:
+                    return 2 if self._failed else 0
+                while sent < self._stops:
+                    sent += 1
+                    for process in living:
+                        with contextlib.suppress(OSError):
+                            process.send_signal(signal.SIGTERM if sent < 3 else signal.SIGKILL)
+                time.sleep(0.2)
+        finally:
+            for slot in self._slots:
+                if slot.process is not None:
+                    slot.process.kill()
+                    slot.process.wait()
+                    self._forget(slot)

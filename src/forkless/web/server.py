@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`forkless serve` from begin to end: the database, a worker if there is none elsewhere, the server, and the end of them all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import signal
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forkless import queue
+from forkless.core.errors import ForklessError, SpecError
+from forkless.queue import database, schema, worker_key
+from forkless.queue.supervisor import Supervisor, work_folder
+from forkless.queue.worker import WorkerOptions
+from forkless.web.access import Access
+from forkless.web.app import PageApp
+from forkless.web.project_folder import ProjectFolder
+
+try:
+    import uvicorn
+except ImportError:
+    from forkless.core.errors import UnsupportedError
+
+    raise UnsupportedError("the page needs uvicorn: pip install 'forkless[web]'") from None
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["PageOptions", "serve"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """What `forkless serve` is told."""
+
+    host: str = "127.0.0.1"
+    port: int = 8750
+    project: str | None = None
+    names: tuple[str, ...] = ()
+    """Further names in the Host header, of a reverse proxy."""
+    processes: int = 0
+    open_browser: bool = False
+
+
+class _PageServer(uvicorn.Server):
+    """uvicorn without signal handlers of its own: the worker must be told, too."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(options: PageOptions) -> int:
+    """Serve until SIGINT or SIGTERM. Call it on the main thread."""
+    project = ProjectFolder(options.project) if options.project is not None else None
+    with _listening(options.host, options.port) as listening, database.located() as url:
+        schema.check(url)
+        with _worker(url, options.processes) as stop_worker:
+            return asyncio.run(_serve(url, options, project, listening, stop_worker))
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        raise SpecError(f"--host {host} is not an address; 127.0.0.1 is the default") from None
+    if not address.is_loopback:
+        raise SpecError(
+            f"--host {host} can be reached from other machines, and the page has neither users nor TLS of its own: leave it on 127.0.0.1 "
+            "and use an SSH tunnel, or a reverse proxy with a login (--allow-host NAME)"
+        )
+    if not 0 <= port < 65536:
+        raise SpecError(f"--port {port} is not a port")
+    made = socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET)
+    with made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            made.bind((str(address), port))
+            made.listen(128)  # before the address is printed: who opens it at once waits and is not refused
+        except OSError as err:
+            raise ForklessError(
+                f"port {port} of {host} cannot be used: {err.strerror}; choose another with --port"
+            ) from None
+        yield made
+
+
+@contextlib.contextmanager
+def _worker(url: str, processes: int) -> Iterator[Callable[[], None]]:
+    """Worker processes for the length of the block; the function asks them to end, more urgently each time."""
+    if not processes:
+        yield lambda: None
+        return
+    database.refuse_transaction_pooler(url)
+    with work_folder() as folder:
+        options = WorkerOptions(folder=folder, name=socket.gethostname(), key_path=worker_key.for_worker(url))
+        supervisor = Supervisor(url, options, processes)
+        thread = threading.Thread(target=supervisor.run, name="forkless-serve-workers")
+        thread.start()
+        before = {}
+        try:
+            yield supervisor.stop
+        finally:
+            supervisor.stop()
+            # The loop has ended and its signal handlers with it: the next Ctrl-C hands the runs back, one more kills.
+            before = {number: signal.signal(number, supervisor.stop) for number in (signal.SIGTERM, signal.SIGINT)}
+            thread.join(1.0)
+            if thread.is_alive():
+                sys.stderr.write("forkless serve: waiting for the run at hand to end; Ctrl-C again stops it\n")
+                thread.join()
+            for number, was in before.items():
+                signal.signal(number, was)
+
+
+async def _serve(
+    url: str,
+    options: PageOptions,
+    project: ProjectFolder | None,
+    listening: socket.socket,
+    stop_worker: Callable[[], None],
+) -> int:
+    port = listening.getsockname()[1]
+    names = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")] + list(options.names)
+    access = Access(names)
+    shown = "[::1]" if ":" in options.host else options.host
+    async with queue.connect(url) as opened:
+        page = PageApp(opened, access, project)
+        server = _PageServer(
+            uvicorn.Config(
+                page.app,
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                proxy_headers=False,
+                timeout_graceful_shutdown=5,
+                server_header=False,
+            )
+        )
+
+        def stop() -> None:
+            if server.should_exit:
+                stop_worker()
+            server.should_exit = True
+            page.readers.close()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        # uvicorn's own errors carry no request: the token is not in them.
+        logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        address = f"http://{shown}:{port}/?token={access.token}"
+        sys.stdout.write(f"forkless: the page is at\n\n    {address}\n\nCtrl-C ends it.\n")
+        sys.stdout.flush()
+        if options.open_browser:
+            import webbrowser
+
+            threading.Thread(target=webbrowser.open, args=(address,), name="forkless-open-browser", daemon=True).start()
+        try:
+            await server.serve(sockets=[listening])
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+    return 0

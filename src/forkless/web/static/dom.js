@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+// What all pages use. Text from hosts goes in as text (textContent), never as markup.
+
+export const byId = (id) => document.getElementById(id);
+
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "class") made.className = value;
+    else if (name.startsWith("data-") || name.startsWith("aria-")) made.setAttribute(name, value);
+    else made[name] = value;
+  }
+  made.append(...children.map((one) => (one instanceof Node ? one : document.createTextNode(String(one)))));
+  return made;
+}
+
+export const boot = () => JSON.parse(byId("boot").textContent);
+
+export function span(seconds) {
+  if (seconds === null || seconds === undefined) return "";
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 120) return `${Math.round(seconds)} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+}
+
+const moment = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+export const time = (iso) => element("time", { dateTime: iso, title: iso }, moment.format(new Date(iso)));
+
+// How long a run has taken: by the server's clock until the answer, by this one's since.
+export const took = (run, heard) => (run.started === null ? null : run.ended ? run.seconds : run.seconds + (performance.now() - heard) / 1000);
+
+export function connection(state) {
+  const shown = byId("connection");
+  shown.className = state;
+  shown.textContent = { live: "live", away: "no connection; trying again", ended: "", database: "the database is away; trying again" }[state];
+  if (state === "database") shown.className = "away";
+}
+
+// Changes need the session's own token: a page of another site cannot know it.
+export async function post(path, body) {
+  const answer = await fetch(path, {
+    method: "POST",
+    headers: { "content-type": "application/json", "x-forkless-csrf": document.querySelector("meta[name=forkless-csrf]").content },
+    body: JSON.stringify(body ?? {}),
+  });
+  const said = await answer.json();
+  if (!answer.ok) throw new Error(said.error ?? `the server answered ${answer.status}`);
+  return said;
+}
+
+// A stream that is closed while the page is hidden (a browser has six connections for one server) and goes on afterwards.
+export function listen(address, kinds) {
+  let source = null;
+  let ended = false;
+  let retry = 0;
+  const close = () => { source?.close(); source = null; };
+  const open = () => {
+    clearTimeout(retry);
+    if (ended || source || document.hidden) return;
+    source = new EventSource(address());
+    source.onopen = () => connection("live");
+    source.onerror = () => {
+      connection("away");
+      if (source?.readyState === EventSource.CLOSED) { close(); retry = setTimeout(open, 2000); }
+    };
+    for (const [kind, call] of Object.entries(kinds)) source.addEventListener(kind, (event) => { connection("live"); call(JSON.parse(event.data)); });
+    source.addEventListener("away", () => connection("database"));
+  };
+  document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+  open();
+  return () => { ended = true; close(); connection("ended"); };
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: GPL-3.0-or-later
+import { boot, byId, element, listen, span, time, took } from "./dom.js";
+
+const rows = new Map();
+let heard = performance.now();
+let shown = boot();
+
+function cells(run) {
+  const count = run.failures ? element("span", { class: "bad" }, run.failures) : "";
+  const progress = element("td", { class: "progress" });
+  if (run.status === "running") {
+    progress.append(element("progress", { "aria-label": `run ${run.id} is running` }), `${run.tasks} tasks · ${run.ok} ok`);
+  } else if (run.tasks) progress.append(`${run.tasks} tasks · ${run.ok} ok · ${run.changed} changed`);
+  else if (run.sentence) progress.append(run.sentence);
+  const title = element("td", { class: "title" }, element("a", { href: `/runs/${run.id}` }, run.title));
+  if (run.at || run.check) title.append(element("small", {}, [run.check ? "check" : "", run.at].filter(Boolean).join(" · ")));
+  return [
+    element("td", { class: "number" }, element("a", { href: `/runs/${run.id}` }, run.id)),
+    element("td", {}, element("span", { class: `state ${run.status}` }, run.stopping ? "stopping" : run.status)),
+    title,
+    element("td", { "data-label": "limit" }, run.limit),
+    element("td", { "data-label": "by" }, run.created_by),
+    element("td", { class: "number", "data-label": "hosts" }, run.hosts || ""),
+    progress,
+    element("td", { class: "number", "data-label": "failures" }, count),
+    element("td", { class: "number took", "data-label": "took" }, span(took(run, heard))),
+    element("td", {}, time(run.created)),
+  ];
+}
+
+function draw(answer) {
+  heard = performance.now();
+  shown = answer;
+  const body = byId("rows");
+  const keep = new Set(answer.runs.map((run) => run.id));
+  for (const [id, row] of rows) if (!keep.has(id)) { row.element.remove(); rows.delete(id); }
+  let before = null;
+  for (const run of [...answer.runs].reverse()) {
+    const { now, seconds, ...rest } = run;
+    const text = JSON.stringify(rest);
+    let row = rows.get(run.id);
+    if (!row) rows.set(run.id, (row = { element: element("tr"), text: "" }));
+    // A row that is the same stays the same element: focus and selection stay where they are.
+    if (row.text !== text) { row.element.replaceChildren(...cells(run)); row.text = text; }
+    row.run = run;
+    if (row.element.nextSibling !== before || row.element.parentNode !== body) body.insertBefore(row.element, before);
+    before = row.element;
+  }
+  byId("empty").hidden = answer.runs.length > 0;
+  byId("counts").textContent = Object.entries(answer.counts).map(([state, many]) => `${many} ${state}`).join(" · ");
+  const older = byId("older");
+  older.hidden = answer.older === null;
+  if (answer.older !== null) {
+    const query = new URLSearchParams(location.search);
+    query.set("before", answer.older);
+    older.href = `/?${query}`;
+  }
+}
+
+// Empty fields stay out of the address.
+document.querySelector("form.filter").addEventListener("submit", (event) => {
+  for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true;
+});
+window.addEventListener("pageshow", () => { for (const field of document.querySelector("form.filter").elements) field.disabled = false; });
+
+draw(shown);
+setInterval(() => {
+  for (const { element: row, run } of rows.values()) if (run.started && !run.ended) row.querySelector(".took").textContent = span(took(run, heard));
+}, 1000);
+const query = new URLSearchParams(location.search);
+const older = byId("newest");
+if (older) { query.delete("before"); older.href = `/?${query}`; }
+listen(() => `/api/runs/stream${location.search}`, { runs: draw });

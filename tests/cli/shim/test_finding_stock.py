@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which command the shim replaces, and that stock's command gets everything as if there were no shim."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import shim_support
+from shim_support import call, environ, environment, script, shim
+
+pytestmark = [pytest.mark.spawns, pytest.mark.timeout(300)]
+
+# Stands for a stock command in an environment without forkless.
+TELLS = """
+import json, os, sys
+told = {"argv": sys.argv, "environ": dict(os.environ), "cwd": os.getcwd(), "pid": os.getpid(), "stdin": sys.stdin.read()}
+told["descriptors"] = sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1]
+told["three"] = os.read(3, 100).decode() if 3 in told["descriptors"] else ""
+print(json.dumps(told))
+sys.stderr.write("to stderr\\n")
+sys.stdout.flush()
+if "--die" in sys.argv:
+    os.kill(os.getpid(), 15)
+sys.exit(7)
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """The bin of an environment without forkless, whose ansible-playbook tells what it was given."""
+    bin_ = environment(tmp_path_factory.mktemp("bare") / "env", forkless=False)
+    script(bin_ / "ansible-playbook", f"#!{bin_}/python\n{TELLS}")
+    return bin_
+
+
+def told(done):
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout)
+
+
+def with_descriptor(words, env, cwd, die=False):
+    """Calls with stdin and one more descriptor."""
+    reading, writing = os.pipe()
+    os.write(writing, b"by descriptor")
+    os.close(writing)
+    try:
+        return subprocess.run(
+            ["bash", "-c", f'exec 3<&{reading} {reading}<&-; exec "$@"', "sh", *words, *(["--die"] if die else [])],
+            env=env, cwd=cwd, input="by stdin", capture_output=True, text=True, check=False, pass_fds=[reading],
+        )  # fmt: skip
+    finally:
+        os.close(reading)
+
+
+@pytest.mark.parametrize("switch", [{}, {"FORKLESS": "0"}], ids=["not importable", "switched off"])
+def test_stock_gets_the_same_arguments_descriptors_environment_and_gives_the_exit_code(bare, tmp_path, switch):
+    words = ["ansible-playbook", "a b", "", "-e", 'x="$HOME" *', "ü"]
+    folder = shim(tmp_path / "shim")
+    ours = with_descriptor(words, environ(tmp_path, folder, bare, **switch), tmp_path)
+    theirs = with_descriptor(words, environ(tmp_path, bare, **switch), tmp_path)
+    assert ours.returncode == theirs.returncode == 7
+    first, second = told(ours), told(theirs)
+    first["environ"].pop("PATH"), second["environ"].pop("PATH"), first.pop("pid"), second.pop("pid")
+    assert first == second
+    assert first["three"] == "by descriptor"
+    assert first["stdin"] == "by stdin"
+    assert ours.stderr.endswith("\nto stderr\n") or ours.stderr == "to stderr\n"
+    died = with_descriptor(words, environ(tmp_path, folder, bare, **switch), tmp_path, die=True)
+    assert died.returncode == -signal.SIGTERM
+
+
+def test_the_shim_is_replaced_and_not_a_parent_of_stock(bare, tmp_path):
+    """A signal that is sent to the process that was started reaches stock."""
+    env = environ(tmp_path, shim(tmp_path / "shim"), bare)
+    with subprocess.Popen(
+        [shutil.which("ansible-playbook", path=env["PATH"])], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as started:  # fmt: skip
+        assert json.loads(started.stdout.read())["pid"] == started.pid
+
+
+def stands_for(tmp_path, bare):
+    """By name: what is on PATH, and what is called."""
+    folder = shim(tmp_path / "shim")
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    other = shim(tmp_path / "another shim")
+    by_name = tmp_path / "elsewhere"
+    by_name.mkdir()
+    (by_name / "ansible-playbook").symlink_to(folder / "ansible-playbook")
+    return {
+        "once": ([folder, bare], "ansible-playbook"),
+        "twice": ([folder, folder, bare, folder], "ansible-playbook"),
+        "through a link to the folder": ([link, folder, bare], "ansible-playbook"),
+        "through a link to the file": ([by_name, folder, bare], "ansible-playbook"),
+        "two shims": ([folder, other, bare], "ansible-playbook"),
+        "by its path, and not on PATH": ([bare], str(folder / "ansible-playbook")),
+        "by its path, and behind stock": ([bare, folder], str(folder / "ansible-playbook")),
+        "with an empty entry and a missing folder": (["", folder, tmp_path / "missing", bare], "ansible-playbook"),
+    }
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "once", "twice", "through a link to the folder", "through a link to the file", "two shims", "by its path, and not on PATH",
+        "by its path, and behind stock", "with an empty entry and a missing folder",
+    ],
+)  # fmt: skip
+def test_stock_is_found(bare, tmp_path, case):
+    path, command = stands_for(tmp_path, bare)[case]
+    done = call([command, "site.yml"], environ(tmp_path, *path), tmp_path)
+    assert told(done)["argv"] == [str(bare / "ansible-playbook"), "site.yml"]
+    assert done.returncode == 7
+
+
+def test_the_first_behind_the_shim_is_the_one_that_is_replaced(bare, tmp_path):
+    second = environment(tmp_path / "second", forkless=False)
+    script(second / "ansible-playbook", f"#!{second}/python\n{TELLS}")
+    folder = shim(tmp_path / "shim")
+    for path in ([folder, second, bare], [bare, folder, second]):
+        command = str(folder / "ansible-playbook")
+        assert told(call([command], environ(tmp_path, *path), tmp_path))["argv"] == [str(second / "ansible-playbook")]
+
+
+@pytest.mark.parametrize("kind", ["pip", "uv", "env", "flag", "spaces"])
+def test_the_first_lines_that_installers_write_are_understood(tmp_path, kind):
+    """The interpreter of the script that is replaced runs: it finds no forkless, and says so with its own path."""
+    place = tmp_path / ("a folder" if kind in ("pip", "uv") else "folder")
+    bin_ = environment(place, forkless=False)
+    head = {
+        "pip": f"#!/bin/sh\n'''exec' \"{bin_}/python\" \"$0\" \"$@\"\n' '''\n",
+        "uv": f"#!/bin/sh\n'''exec' '{bin_}/python' \"$0\" \"$@\"\n' '''\n",
+        "env": "#!/usr/bin/env python3\n",
+        "flag": f"#!{bin_}/python -sE\n",
+        "spaces": f"#!  {bin_}/python   -s\n",
+    }[kind]
+    script(bin_ / "ansible-playbook", head + TELLS)
+    done = call(["ansible-playbook", "x y"], environ(tmp_path, shim(tmp_path / "shim"), bin_), tmp_path)
+    assert told(done)["argv"] == [str(bin_ / "ansible-playbook"), "x y"]
+    assert f"forkless cannot be imported by {bin_}/python" in done.stderr
+
+
+def test_a_wrapper_that_looks_for_its_command_on_the_path_does_not_come_round_again(bare, tmp_path):
+    wrapper = script(
+        tmp_path / "wrapper" / "ansible-playbook",
+        "#!/bin/bash\nfor one in $(type -ap ansible-playbook); do\n"
+        '  [ "$one" = "$0" ] || exec "$one" --wrapped "$@"\ndone\n',
+    )
+    folder = shim(tmp_path / "shim")
+    done = call(["ansible-playbook", "x"], environ(tmp_path, folder, wrapper.parent, bare), tmp_path)
+    assert told(done)["argv"] == [str(bare / "ansible-playbook"), "--wrapped", "x"]
+
+
+def test_without_a_command_to_replace_the_environment_that_installed_the_shim_is_used(tmp_path):
+    folder = shim(tmp_path / "shim")
+    env = shim_support.with_source(environ(tmp_path, folder))
+    done = call(["ansible-playbook", "--version"], env, tmp_path)
+    assert f"({sys.executable})" in done.stdout, done.stderr
+    for path in folder.iterdir():  # and if that environment is gone, there is a sentence
+        path.write_text(path.read_text().replace(sys.executable, str(tmp_path / "gone")))
+    done = call(["ansible-playbook", "--version"], env, tmp_path)
+    assert done.returncode == 127
+    assert (
+        done.stderr == "forkless shim: ansible-playbook is not installed: there is no other ansible-playbook on PATH\n"
+    )
+
+
+def test_pip_install_alone_gives_nobody_another_ansible_playbook():
+    import tomllib
+
+    project = tomllib.loads((pathlib.Path(shim_support.SOURCE).parent / "pyproject.toml").read_text())
+    assert set(project["project"]["scripts"]) == {"forkless"}
+    assert "shared-data" not in project["tool"]["hatch"]["build"]["targets"]["wheel"]

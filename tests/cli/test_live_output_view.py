@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Output of running tasks at a terminal: the flag, the live view's last line, the report, widths and colours."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from forkless.cli.view import live_output
+from forkless.cli.view.panel import Panel
+from forkless.cli.view.timeline import Timeline
+from forkless.core.events import Event
+
+OURS = [sys.executable, "-m", "forkless"]
+SOURCE = pathlib.Path(__file__).parents[2] / "src"
+
+
+def event(name, **fields):
+    about = {"host": "web1", "task": "Build", "task_uuid": "t", **fields}
+    return Event(event=name, uuid="u", counter=1, created="2026-01-01T00:00:00+00:00", event_data=about)
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.spawns
+@pytest.mark.timeout(300)
+def test_the_flag_prints_lines_with_host_and_task_and_writes_them_into_the_report(tmp_path):
+    tasks = [
+        {"name": "Say", "shell": "echo abc; exit 3", "ignore_errors": True},
+        {"name": "Then", "shell": "echo 漢字"},
+    ]
+    (tmp_path / "p.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    extra = json.dumps({"ansible_connection": "local", "ansible_python_interpreter": sys.executable})
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(SOURCE),
+        "PYTHONIOENCODING": "utf-8",
+        "ANSIBLE_NOCOLOR": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+    command = [*OURS, "playbook", "-i", "web1,", "-e", extra, "p.yml", "--live-output", "--report", "r.html"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("web1 | Say | abc\n") == 1
+    assert done.stdout.count("漢字") == 1  # Ansible's own line about the result is only 'changed'
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "output while it ran" in page
+    assert " s  stdout  abc" in page
+
+
+@pytest.mark.spawns
+def test_doctor_says_that_cold_modules_are_silent():
+    from forkless.cli.commands import doctor
+
+    assert "say nothing until they end" in str(doctor._engine()["modules"])
+
+
+def test_the_live_view_has_the_last_line_of_a_running_task():
+    line = Timeline()
+    line.feed(event("playbook_on_task_start"))
+    line.feed(event("runner_on_start"))
+    line.feed(event("runner_on_output", stream="stdout", text="one\n10 %\r\x1b[31m20 %\x1b[0m", line=1, dropped=0))
+    shown = "\n".join(str(one) for one in Panel(line).lines(80, 20))
+    assert "20 %" in shown
+    assert "10 %" not in shown
+    assert "\x1b" not in shown
+
+
+def test_text_is_cut_by_columns():
+    assert live_output.cut("漢字漢字", 5) == "漢字…"
+    assert live_output.cut("漢字漢字", 6) == "漢字…"
+    assert live_output.cut("漢字", 4) == "漢字"
+    assert live_output.cut("e\u0301e\u0301e\u0301", 3) == "e\u0301e\u0301e\u0301"
+    assert live_output.cut("e\u0301e\u0301e\u0301", 2) == "e\u0301…"
+    assert live_output.cells("漢e\u0301") == 3
+
+
+def test_a_host_has_one_colour_and_nothing_that_a_host_prints_moves_the_cursor(monkeypatch):
+    for name in ("NO_COLOR", "ANSIBLE_NOCOLOR", "ANSIBLE_FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    printer = live_output.OutputPrinter(Terminal())
+    said = [
+        printer.lines(event("runner_on_output", host=host, text="\x1b[2Jx\ty\x07", dropped=0))
+        for host in ("a", "b", "a")
+    ]
+    assert said[0] == said[2] != said[1]
+    assert said[0].endswith(" | \x1b[0mx       y\ufffd\n")
+    told = live_output.OutputPrinter(io.StringIO()).lines(event("runner_on_output", text="x", dropped=7))
+    assert told == "web1 | Build | (7 lines are not shown: they came too fast)\nweb1 | Build | x\n"

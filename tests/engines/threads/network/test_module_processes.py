@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Modules that are processes of their own reach the device of the run at a socket, and Ansible's own way stays open."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+
+import pytest
+
+import prepare_collections
+from network_support import results, wait_for
+
+pytestmark = [pytest.mark.spawns, pytest.mark.interrupts]
+
+ASK = "- cisco.ios.ios_command: {commands: [show hostname]}\n"
+
+
+@pytest.fixture(scope="module")
+def devices(make_devices):
+    return make_devices(r1={}, r2={})
+
+
+@pytest.fixture
+def project(on_devices, devices):
+    made = on_devices(devices)
+    made.hosts({"all": {"ansible_network_cli_ssh_type": "libssh"}})
+    return made
+
+
+def helpers(project):
+    """The helper processes that ansible-core started for this project's connections."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.readlink(entry / "cwd").startswith(str(project.folder)):
+                found.append((entry / "cmdline").read_text())
+        except OSError:
+            continue
+    return [one for one in found if "ansible_connection_cli_stub" in one]
+
+
+def test_a_module_in_a_process_and_one_in_the_worker_use_one_login(project, devices, tmp_path):
+    before = {name: devices.count(name, "login") for name in ("r1", "r2")}
+    sockets = tmp_path / "pc"
+    result = project.run(
+        ASK + "  vars: {ansible_network_import_modules: false}\n" + ASK + ASK + "  async: 60\n  poll: 1\n",
+        env={"ANSIBLE_PERSISTENT_CONTROL_PATH_DIR": str(sockets)},
+    )
+    assert {host: one.get("stdout") for host, one in results(result).items()} == {
+        "r1": ["Hostname: r1"], "r2": ["Hostname: r2"]
+    }, result.stdout  # fmt: skip
+    assert {name: devices.count(name, "login") - count for name, count in before.items()} == {"r1": 1, "r2": 1}
+    assert list(sockets.iterdir()) == []
+
+
+def test_a_socket_that_cannot_be_made_is_named(project, tmp_path):
+    result = project.run(
+        ASK + "  vars: {ansible_network_import_modules: false}\n",
+        env={"ANSIBLE_PERSISTENT_CONTROL_PATH_DIR": str(tmp_path / ("long" * 40))},
+    )
+    assert result.rc == 2
+    assert "could not be made: AF_UNIX path too long" in results(result)["r1"]["msg"]
+
+
+def test_the_switch_gives_ansibles_helper_back(project, devices):
+    run = project.start(ASK, hosts="r1", env={"FORKLESS_DISABLE": "network-connections"})
+    wait_for(lambda: helpers(project))
+    result = run.wait()
+    assert result.rc == 0, result.stdout
+    wait_for(lambda: not helpers(project))
+
+
+def test_an_unknown_netcommon_gets_ansibles_helper_and_a_warning(project, tmp_path):
+    copied = tmp_path / "collections" / "ansible_collections"
+    for name in ("ansible/netcommon", "ansible/utils", "cisco/ios"):
+        shutil.copytree(prepare_collections.FOLDER / "ansible_collections" / name, copied / name)
+    plugin = copied / "ansible/netcommon/plugins/connection/network_cli.py"
+    text = plugin.read_text()
+    assert text.count("def set_check_prompt(self, task_uuid):\n") == 1
+    plugin.write_text(
+        text.replace(
+            "def set_check_prompt(self, task_uuid):\n", "def set_check_prompt(self, task_uuid):\n        pass\n"
+        )
+    )
+    result = project.run(ASK, hosts="r1", env={"ANSIBLE_COLLECTIONS_PATH": str(copied.parent)})
+    assert result.rc == 0, result.stdout
+    warning = " ".join(result.stdout.split())
+    assert "is not known to this forkless (connection/network_cli.py: set_check_prompt)" in warning, result.stdout
+    wait_for(lambda: not helpers(project))

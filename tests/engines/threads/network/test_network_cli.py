@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+network_cli in this process: each device answers for itself, connections last a play, and nothing is started.
+
+From 2.19 on no test here has the mark `spawns`: the fork guard sees that a run on devices starts no process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import forkless
+from forkless.patching import seams
+from network_support import results, wait_for
+
+pytestmark = [pytest.mark.interrupts]
+if seams.minor(seams.version()) == "2.18":  # there every module of a network collection is a process of its own
+    pytestmark.append(pytest.mark.spawns)
+
+ASK = "- {collection}_command: {{commands: [show hostname]}}\n"
+IOS = ASK.format(collection="cisco.ios.ios")
+TYPES = ("paramiko", "libssh")
+
+
+@pytest.fixture(scope="module")
+def devices(make_devices):
+    return make_devices(
+        r1={}, r2={}, c1={}, c2={}, idle={}, e1={"os": "eos"}, e2={"os": "eos"}, locked={"secret": "s3cret"}, slow={"login_delay": 300}
+    )  # fmt: skip
+
+
+@pytest.fixture
+def project(on_devices, devices):
+    return on_devices(devices)
+
+
+def said(result, task=None):
+    return {host: one["stdout"] for host, one in results(result, task).items()}
+
+
+@pytest.mark.parametrize("ssh_type", ["libssh"])
+def test_each_device_answers_for_itself(project, ssh_type):
+    project.hosts({"all": {"ansible_network_cli_ssh_type": ssh_type}})
+    result = project.run(ASK.format(collection="arista.eos.eos"), hosts="e1,e2")
+    assert said(result) == {"e1": ["Hostname: e1"], "e2": ["Hostname: e2"]}, result.stdout
+    result = project.run(IOS * 3, hosts="r1,r2")
+    assert said(result) == {"r1": ["Hostname: r1"], "r2": ["Hostname: r2"]}, result.stdout
+
+
+def test_each_device_answers_for_itself_with_paramiko(project):
+    project.hosts({"all": {"ansible_network_cli_ssh_type": "paramiko"}})
+    result = project.run(IOS * 3, hosts="r1,r2")
+    assert said(result) == {"r1": ["Hostname: r1"], "r2": ["Hostname: r2"]}, result.stdout
+
+
+def test_a_line_is_configured_on_the_device_that_lacks_it(project, devices):
+    """cisco.ios keeps running-configs in a module-level dict: the second device would be taken for configured."""
+    line = "- cisco.ios.ios_config: {lines: [ip domain-name example.org]}\n"
+    assert project.run(line, hosts="c1").stats["changed"] == {"c1": 1}
+    both = project.run(line, head="serial: 1", hosts="c1,c2")
+    assert both.stats["changed"] == {"c2": 1}, both.stdout
+    assert "ip domain-name example.org" in devices.commands("c2")
+    assert project.run(line, hosts="c1,c2").stats["changed"] == {}
+
+
+def test_a_connection_lasts_a_play_and_ends_with_a_reset(project, devices):
+    before = devices.count("r1", "login")
+    project.run(IOS * 3 + "- meta: reset_connection\n" + IOS * 2, hosts="r1")
+    assert devices.count("r1", "login") == before + 2
+    wait_for(lambda: devices.open_sessions() == 0)
+
+
+def test_enable_is_entered_and_left_by_task(project, devices):
+    become = "  become: true\n  become_method: enable\n  vars: {ansible_become_password: s3cret}\n"
+    ask = "- name: N\n  cisco.ios.ios_command: {commands: [show privilege]}\n"
+    before = devices.count("locked", "login")
+    result = project.run(ask.replace("N", "a") + ask.replace("N", "b") + become + ask.replace("N", "c"), hosts="locked")
+    levels = [said(result, name)["locked"][0][-2:].strip() for name in "abc"]
+    assert levels == ["1", "15", "1"], result.stdout
+    assert devices.count("locked", "login") == before + 1
+
+
+def test_a_wrong_secret_fails_the_task_and_not_the_host(project):
+    become = (
+        "  become: true\n  become_method: enable\n  vars: {ansible_become_password: wrong}\n  ignore_errors: true\n"
+    )
+    result = project.run(IOS + become + "- debug: msg=on\n", hosts="locked")
+    assert result.rc == 0, result.stdout
+    assert "failed to elevate privilege to enable mode" in result.stdout
+
+
+@pytest.mark.parametrize("ssh_type", TYPES)
+def test_a_command_that_takes_too_long_fails_with_netcommons_words(project, ssh_type):
+    project.hosts({"all": {"ansible_network_cli_ssh_type": ssh_type}})
+    hang = "- cisco.ios.ios_command: {commands: [hang]}\n  vars: {ansible_command_timeout: 1}\n"
+    result = project.run(hang, hosts="r1")
+    assert results(result)["r1"]["msg"].startswith("command timeout triggered, timeout value is 1 secs.\n"), (
+        result.stdout
+    )
+
+
+def test_a_task_that_times_out_leaves_no_answer_to_the_next(project, devices):
+    hang = "- cisco.ios.ios_command: {commands: [sleep 300]}\n  timeout: 3\n  ignore_errors: true\n"
+    before = devices.count("r1", "login")
+    result = project.run(IOS + hang + IOS, hosts="r1")
+    assert said(result) == {"r1": ["Hostname: r1"]}, result.stdout
+    assert devices.count("r1", "login") == before + 2
+
+
+def test_an_idle_connection_is_closed_and_opened_again(project, devices):
+    project.hosts({"idle": {"ansible_connect_timeout": 1}})
+    go_on = project.folder / "go-on"
+    wait = "- debug: msg=waits\n  until: go_on is exists\n  retries: 3000\n  delay: 0.1\n"
+    before = devices.count("idle", "login"), devices.count("idle", "closed")
+    run = project.start(IOS + wait + IOS, hosts="idle", extra_vars={"go_on": str(go_on)})
+    wait_for(lambda: devices.count("idle", "closed") > before[1])
+    go_on.touch()
+    result = run.wait()
+    assert said(result) == {"idle": ["Hostname: idle"]}, result.stdout
+    assert devices.count("idle", "login") == before[0] + 2
+
+
+def test_two_runs_use_their_own_password_for_one_device(project):
+    project.hosts({})
+    right = project.spec(IOS * 4, hosts="r1", name="right.yml")
+    project.hosts({"all": {"ansible_password": "wrong"}})
+    (project.folder / "wrong.ini").write_text((project.folder / "hosts.ini").read_text())
+    project.hosts({})
+    wrong = project.spec(IOS * 4, hosts="r1", name="wrong.yml", inventory=str(project.folder / "wrong.ini"))
+    runs = [forkless.start(engine="threads", **one) for one in (right, wrong, right)]
+    first, second, third = [run.wait() for run in runs]
+    assert (first.rc, third.rc) == (0, 0), first.stdout + third.stdout
+    assert second.rc != 0, second.stdout
+    assert "uthentication" in second.stdout
+
+
+def test_warnings_of_one_device_are_not_in_the_result_of_another(project):
+    warn = "- cisco.ios.ios_config: {lines: [ntp server 192.0.2.1]}\n  when: inventory_hostname == 'r1'\n"
+    result = project.run(warn + IOS, hosts="r1,r2")
+    found = results(result)
+    assert result.rc == 0
+    assert not found["r2"].get("warnings"), result.stdout
+    assert not found["r1"].get("warnings"), result.stdout
+
+
+@pytest.mark.parametrize("where", ["login", "command"])
+def test_cancelling_ends_what_a_device_keeps_waiting(project, devices, where):
+    project.hosts(
+        {
+            "all": {
+                "ansible_network_cli_ssh_type": "paramiko",
+                "ansible_command_timeout": 600,
+                "ansible_connect_timeout": 600,
+            }
+        }
+    )
+    task = "- cisco.ios.ios_command: {commands: [hang]}\n" if where == "command" else IOS
+    host = "r1" if where == "command" else "slow"
+    seen = devices.count(host, "command") if where == "command" else devices.count(host, "connected")
+    run = project.start(task, hosts=host)
+    if where == "command":
+        wait_for(lambda: "hang" in devices.commands(host)[seen:])
+    else:
+        wait_for(lambda: devices.count(host, "connected") > seen)
+    begun = time.monotonic()
+    run.cancel()
+    assert run.wait().status == forkless.Status.CANCELED
+    # 3 s are promised on a quiet machine; the wait itself would last 600 s.
+    assert time.monotonic() - begun < 60
+    assert not [one.name for one in threading.enumerate() if one.name.startswith("forkless-device")]

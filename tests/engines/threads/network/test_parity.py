@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The same playbook by ansible-playbook and by forkless, on devices that are alike: everything that is printed is compared."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import sys
+
+import pytest
+
+from forkless.patching import seams
+
+pytestmark = [pytest.mark.spawns]
+
+SHORT = """\
+- name: answers
+  cisco.ios.ios_command: {commands: [show hostname, "show lines 40"]}
+  register: said
+- debug: var=said.stdout
+- name: the secret is wrong
+  cisco.ios.ios_command: {commands: [show privilege]}
+  become: true
+  become_method: enable
+  vars: {ansible_become_password: wrong}
+  ignore_errors: true
+- name: after it
+  cisco.ios.ios_command: {commands: [show hostname]}
+"""
+PLAY = """\
+- name: answers
+  cisco.ios.ios_command: {commands: [show hostname, "show lines 40"]}
+  register: said
+- debug: var=said.stdout
+- name: the secret is wrong
+  cisco.ios.ios_command: {commands: [show privilege]}
+  become: true
+  become_method: enable
+  vars: {ansible_become_password: wrong}
+  ignore_errors: true
+- name: changes, with a difference
+  cisco.ios.ios_config: {lines: [description up], parents: interface Gi0/1}
+  diff: true
+  become: true
+  become_method: enable
+  vars: {ansible_become_password: s3cret}
+- name: a command that does not end
+  cisco.ios.ios_command: {commands: [hang]}
+  vars: {ansible_command_timeout: 2}
+  ignore_errors: true
+- name: after it
+  cisco.ios.ios_command: {commands: [show hostname]}
+  ignore_errors: true
+- meta: reset_connection
+- name: in a loop, on another device
+  cisco.ios.ios_command: {commands: ["show hostname"]}
+  delegate_to: "{{ other }}"
+  loop: [1, 2]
+- name: the device ends the session
+  cisco.ios.ios_command: {commands: [drop]}
+  ignore_errors: true
+- name: and it is gone
+  cisco.ios.ios_command: {commands: [show hostname]}
+  ignore_errors: true
+"""
+MORE = """\
+- name: facts
+  cisco.ios.ios_facts: {gather_subset: min}
+- name: a resource
+  cisco.ios.ios_hostname: {config: {hostname: renamed}, state: merged}
+  check_mode: true
+  become: true
+  become_method: enable
+  vars: {ansible_become_password: s3cret}
+- name: a prompt of the device
+  ansible.netcommon.cli_command: {command: show hostname}
+- name: one command, cached
+  ansible.netcommon.cli_command: {command: show hostname}
+  vars: {ansible_network_single_user_mode: true}
+- wait_for_connection: {timeout: 20}
+- name: an error of the device
+  cisco.ios.ios_command: {commands: [show wrong]}
+- name: not a module
+  cisco.ios.ios_command: {commands: [show hostname], nonsense: 1}
+  ignore_errors: true
+- name: as a process
+  cisco.ios.ios_command: {commands: [show hostname]}
+  vars: {ansible_network_import_modules: false}
+"""
+
+
+def programs():
+    folder = pathlib.Path(sys.executable).parent
+    return {"stock": [str(folder / "ansible-playbook")], "forkless": [str(folder / "forkless"), "playbook"]}
+
+
+def printed(done, name):
+    """What a command printed, without what is different for any two devices, or in any two runs."""
+    text = done.stdout + done.stderr
+    for found, put in (
+        (name, "DEVICE"),
+        (r"executable location = .*", "executable location"),
+        (r"(stuck_after|modules|format): .*\n", ""),
+        (r"[^ ]*/pc/[0-9a-f]+", "SOCKET"),
+        (r"(?m)^(<127.0.0.1> )?(?:Loading collection|redirecting) .*\n", ""),
+        (r"ansible-local-\w+/\w+|ansible-tmp-[\w.-]+|tmp\w{8}", "TEMPORARY"),
+        (r"<127.0.0.1> (EXEC|PUT) .*\n", ""),
+        (r"p=\d+", "p=PID"),
+        (r"auth_timeout|ESTABLISH LOCAL CONNECTION FOR USER: .*", ""),
+    ):
+        text = re.sub(found, put, text)
+    return text
+
+
+def compare(devices, project, play, options=(), **variables):
+    outputs = {}
+    for (program, words), name in zip(programs().items(), ("aaaa", "bbbb"), strict=True):
+        project.hosts({name: {"other": f"other{name}", **variables}, f"other{name}": variables})
+        path = project.write(play, name=f"{name}.yml", hosts=name)
+        done = project.command(*words, "-i", str(project.folder / "hosts.ini"), path, *options)
+        outputs[program] = printed(done, name)
+        assert "PLAY RECAP" in done.stdout, done.stdout + done.stderr
+    assert outputs["forkless"] == outputs["stock"]
+    counts = [devices.count(name, "login") for name in ("aaaa", "bbbb")]
+    assert counts[0] == counts[1], "logins"
+    return outputs["stock"]
+
+
+@pytest.fixture
+def pair(tmp_path):
+    from network_support import Devices, NetworkProject
+
+    locked = {"secret": "s3cret"}
+    devices = Devices(tmp_path / "devices", {"aaaa": locked, "bbbb": locked, "otheraaaa": {}, "otherbbbb": {}})
+    project = NetworkProject(tmp_path / "project", devices)
+    yield devices, project
+    devices.close()
+
+
+def test_stock_and_forkless_print_the_same(pair):
+    devices, project = pair
+    text = compare(devices, project, SHORT, ansible_network_cli_ssh_type="libssh")
+    assert "failed to elevate privilege to enable mode" in text
+
+
+@pytest.mark.skipif("FORKLESS_NETWORK" not in os.environ, reason="make network runs it: it takes minutes")
+@pytest.mark.parametrize("ssh_type", ["paramiko", "libssh"])
+@pytest.mark.parametrize("options", [(), ("-vvvv",), ("--check", "--diff")])
+def test_stock_and_forkless_print_the_same_at_length(pair, ssh_type, options):
+    if ssh_type == "paramiko" and seams.minor(seams.version()) not in seams.KNOWN[:3]:
+        pytest.skip("this netcommon needs ansible-core's paramiko plugin, which was removed in 2.21")
+    text = compare(*pair, PLAY + MORE, options, ansible_network_cli_ssh_type=ssh_type)
+    assert "command timeout triggered, timeout value is 2 secs" in text
+    assert "cli prompt is not identified" in text

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Every part that FORKLESS_DISABLE names is on in an ordinary run, and off where it is named: on every ansible-core.
+
+A fast path that falls away leaves no trace in any result. What tells is how often ansible-core's own code was called in its place.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import sys
+import threading
+
+import pytest
+
+from forkless.core import switches, versions
+from forkless.engines.threads.speed import caches
+from forkless.patching import seams
+
+pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
+
+MINOR = versions.nearest(seams.version())
+TASKS = """
+- debug: {msg: "{{ groups['all'] | join(' ') }} {{ inventory_hostname }}"}
+- assert: {that: "inventory_hostname is match('h')"}
+- ping:
+"""
+# What ansible-core does itself where the part is off, and since which minor the part is there.
+DONE_BY_ANSIBLE = {
+    "unset-attributes": ("FieldAttributeBase.post_validate_attribute", "2.19"),
+    "fast-copies": ("FieldAttributeBase.copy", "2.18"),
+    "plain-text": ("TemplateContext.stop_on_template", "2.19"),
+    "warm-modules": ("Connection.exec_command", "2.18"),
+    "import-cache": ("ModuleDepFinder.visit_ImportFrom", "2.18"),
+}
+# Those that do not show in what is called have a test of their own.
+ELSEWHERE = {
+    **dict.fromkeys(caches.BOUNDS, "test_caches.py: test_every_cache_answers_in_an_ordinary_run"),
+    "gc-tuning": "test_shortcuts.py: test_the_collector_is_as_it_was_after_a_command",
+    "live-output": "modules/test_live_output.py: test_it_can_be_switched_off",
+    "network-connections": "network/test_module_processes.py: test_the_switch_gives_ansibles_helper_back",
+    "remote-files": "ssh/test_remote_files.py: test_a_host_that_has_an_interpreter_is_asked_for_no_shell_and_no_transfer",
+}
+
+
+WATCHED = {function for function, _since in DONE_BY_ANSIBLE.values()}
+
+
+def is_watched(code):
+    return code.co_qualname in WATCHED and "/ansible/" in code.co_filename
+
+
+@contextlib.contextmanager
+def counting():
+    """How often each watched function is called, on any thread."""
+    counted = collections.Counter()
+    if sys.version_info < (3, 12):
+
+        def profile(frame, event, _argument):
+            if event == "call" and is_watched(frame.f_code):
+                counted[frame.f_code.co_qualname] += 1
+
+        threading.setprofile(profile)
+        try:
+            yield counted
+        finally:
+            threading.setprofile(None)
+        return
+
+    # Costs next to nothing: what is not watched is asked about once.
+    def count(code, _offset):
+        if not is_watched(code):
+            return sys.monitoring.DISABLE
+        counted[code.co_qualname] += 1
+        return None
+
+    tool, started = sys.monitoring.PROFILER_ID, sys.monitoring.events.PY_START
+    sys.monitoring.use_tool_id(tool, "test_speed_paths")
+    try:
+        sys.monitoring.register_callback(tool, started, count)
+        sys.monitoring.set_events(tool, started)
+        yield counted
+    finally:
+        sys.monitoring.set_events(tool, 0)
+        sys.monitoring.register_callback(tool, started, None)
+        sys.monitoring.free_tool_id(tool)
+
+
+def calls(project, off):
+    with counting() as counted:
+        result = project.run(TASKS, env={"FORKLESS_DISABLE": off}, limit="h1,h2")
+    assert result.rc == 0, result.stdout
+    return counted
+
+
+def test_every_part_that_can_be_switched_off_is_looked_at():
+    assert {*DONE_BY_ANSIBLE, *ELSEWHERE} == set(switches.NAMES)
+
+
+def test_a_part_is_on_unless_it_is_switched_off(project):
+    project.run(TASKS, limit="h1")  # what is kept for the process is there from the second run on
+    on = calls(project, "")
+    wrong = {}
+    for name, (function, since) in DONE_BY_ANSIBLE.items():
+        if MINOR in versions.since(since):
+            off = calls(project, name)
+            if off[function] <= 2 * on[function]:
+                wrong[name] = f"{function}: {on[function]} calls with it, {off[function]} without"
+    assert not wrong
+
+
+def test_modules_run_warm(project):
+    """One interpreter is the parent of every module; cold, each has a shell of its own."""
+    project.write(
+        "library/parent.py",
+        """\
+        #!/usr/bin/python
+        import os
+        from ansible.module_utils.basic import AnsibleModule
+        AnsibleModule({"word": {"no_log": True}}).exit_json(parent=os.getppid())
+        """,
+    )
+    tasks = "- parent: {word: open-sesame}\n- parent: {word: open-sesame}\n"
+    parents = {
+        modules: {
+            event.event_data["res"]["parent"]
+            for event in project.run(tasks, limit="h1,h2", modules=modules).events
+            if event.event == "runner_on_ok"
+        }
+        for modules in ("auto", "cold")
+    }
+    assert {modules: len(found) for modules, found in parents.items()} == {"auto": 1, "cold": 4}

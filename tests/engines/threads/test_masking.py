@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Since 2.22 ansible-core masks secrets wherever they are shown: those of a run, in that run, and whatever a stop interrupts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+
+from engines_support import messages
+from forkless.core import versions
+from forkless.core.run_context import SCOPE
+from forkless.engines.threads import context
+from forkless.engines.threads.patches import secret_masker
+from forkless.engines.threads.workers import interrupt
+from forkless.patching import seams
+
+pytestmark = [
+    pytest.mark.spawns,
+    pytest.mark.matrix,
+    pytest.mark.skipif(
+        versions.nearest(seams.version()) not in versions.since("2.22"), reason="this ansible-core has no masker"
+    ),
+]
+
+
+def test_a_secret_of_one_run_is_masked_in_that_run_only(project):
+    project.write("sesame.yml", "word: open-sesame\n")
+    head = "vars_files: [sesame.yml]"
+    first = project.run("- debug: {msg: '{{ word | register_secret }}'}\n", head=head, limit="h1")
+    second = project.run("- debug: {msg: '{{ word }}'}\n", head=head, limit="h1")
+    assert messages(first) == {"h1": "$REDACTED$"}, first.stdout
+    assert messages(second) == {"h1": "open-sesame"}, second.stdout
+
+
+def test_passwords_that_a_run_was_given_are_masked_as_if_they_had_been_typed(project):
+    given = {"conn_pass": "hush-conn", "become_pass": "hush-become"}
+    tasks = "- debug: {msg: 'hush-conn hush-become hush-vault'}\n"
+    result = project.run(tasks, limit="h1", passwords=given, vault_password="hush-vault")
+    assert result.rc == 0, result.stdout
+    assert messages(result) == {"h1": "$REDACTED$ $REDACTED$ $REDACTED$"}
+    assert "hush" not in result.stdout
+
+
+def test_what_a_task_prints_is_masked_while_it_runs_and_so_is_its_name(project):
+    project.write("said.txt", "the word is open-sesame\n")
+    tasks = """
+    - set_fact: {word: "{{ 'open-sesame' | register_secret }}"}
+      no_log: true
+    - name: "say {{ word }}"
+      shell: cat said.txt; sleep 0.5; cat said.txt
+      args: {chdir: "{{ playbook_dir }}"}
+    """
+    result = project.run(textwrap.dedent(tasks), limit="h1", live_output=True)
+    printed = [event for event in result.events if event.event == "runner_on_output"]
+    assert result.rc == 0, result.stdout
+    assert [event.event_data["text"] for event in printed] == ["the word is $REDACTED$"] * 2
+    assert not [event for event in printed if "open-sesame" in json.dumps(event.as_dict())]
+
+
+def test_a_program_that_names_secrets_is_started_for_the_run_and_what_it_names_is_masked(project):
+    script = "#!/bin/sh\necho '{version: 1, secrets: ['$OF_THIS_RUN']}'\n"
+    path = project.write("names", script, mode=0o755)
+    result = project.run(
+        "- debug: {msg: open-sesame}\n",
+        limit="h1",
+        env={"_ANSIBLE_SECRETS_INPUT_FILES": str(path), "OF_THIS_RUN": "open-sesame"},
+    )
+    assert messages(result) == {"h1": "$REDACTED$"}, result.stdout
+
+
+def test_the_list_of_trackers_does_not_grow_with_the_tasks(project):
+    project.write(
+        "filter_plugins/trackers.py",
+        """
+        from ansible.module_utils._internal._secrets import _secret_masker
+
+        class FilterModule:
+            def filters(self):
+                return {"trackers": lambda _: len(_secret_masker._new_secret_trackers)}
+        """,
+    )
+    tasks = "- debug: {msg: '{{ 1 | trackers }}'}\n" * 12
+    result = project.run(tasks)
+    assert max(messages(result).values()) < 36, result.stdout  # of 72 tasks; those in cycles wait for the collector
+
+
+class Held(context.ThreadScope):
+    """A worker that holds a lock, as far as it matters for being interrupted."""
+
+    def __init__(self, lock):
+        self.interrupt = interrupt.Interrupt()
+        self.inside, self.go, self.ended = threading.Event(), threading.Event(), []
+        self._lock = lock
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        SCOPE.set(self)
+        try:
+            self.interrupt.begin()
+            with self._lock:
+                self.inside.set()
+                self.go.wait(30)
+                self.ended.append("let go")
+        except interrupt.WorkerStopped:
+            self.ended.append("stopped")
+        finally:
+            self.interrupt.end()
+
+    run_context = None
+
+    @property
+    def worker(self):
+        return self
+
+
+def test_a_worker_that_holds_the_maskers_lock_is_stopped_after_it_has_let_go():
+    lock = secret_masker.MaskerLock()
+    worker = Held(lock)
+    worker.thread.start()
+    assert worker.inside.wait(30)
+    worker.interrupt.trigger(interrupt.WorkerStopped)
+    worker.go.set()
+    worker.thread.join(30)
+    assert worker.ended == ["let go", "stopped"]
+    with lock:
+        pass
+
+
+def test_importing_ansible_core_registers_nothing_with_the_programs_forks():
+    line = (
+        "import os\n"
+        "os.register_at_fork = lambda **hooks: print('registered', *hooks.values())\n"
+        "from forkless.engines.threads import importing\n"
+        "importing.import_ansible(ours=False)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=True)
+    assert "ForkSafeLock" not in done.stdout
+
+
+def test_the_programs_action_for_sigusr1_stays_its_own(project):
+    def mine(_number, _frame):
+        raise AssertionError("nobody sent it")
+
+    before = signal.signal(signal.SIGUSR1, mine)
+    try:
+        assert project.run("- ping:\n", limit="h1").rc == 0
+        assert project.run("- ping:\n", limit="h1", modules="in-process").rc == 0
+        assert signal.getsignal(signal.SIGUSR1) is mine
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_sigusr1_makes_the_command_write_its_stacks_as_stock_does(project, tmp_path):
+    project.write(
+        "filter_plugins/pid.py",
+        """
+        import os
+
+        class FilterModule:
+            def filters(self):
+                return {"pid": lambda _: os.getpid()}
+        """,
+    )
+    spec = project.spec("- command: kill -USR1 {{ 1 | pid }}\n- debug: {msg: 'pid {{ 1 | pid }}.'}\n")
+    home = tmp_path / "home"
+    line = [sys.executable, "-m", "forkless", "playbook", "-i", spec["inventory"], "-l", "h1", spec["playbook"]]
+    done = subprocess.run(
+        line,
+        cwd=spec["cwd"],
+        env={**os.environ, "ANSIBLE_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pid = done.stdout.partition("pid ")[2].partition(".")[0]
+    assert "Thread stacktraces" in (home / "debug" / f"ansible-{pid}.debug").read_text()
+
+
+def test_secrets_in_the_result_of_a_job_are_told_on_and_not_shown(monkeypatch):
+    from ansible.module_utils import secrets
+
+    from ansible_collections.forkless.core.plugins.module_utils import jobs
+
+    told = []
+    monkeypatch.setattr(secrets, "register_secrets", told.extend)
+    body = json.dumps({"stdout": "open-sesame", "_ansible_new_secrets": ["open-sesame"]})
+    assert jobs._object(body) == {"stdout": "open-sesame"}
+    assert told == ["open-sesame"]

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Threads that a plugin starts, or a library for it, belong to its run and its worker: in what they see, and when it is stopped."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pathlib
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+import forkless
+from engines_support import messages
+
+pytestmark = [pytest.mark.spawns, pytest.mark.interrupts]
+
+LONG = 600
+SOON = 150
+
+# What a plugin's function sees, on a thread that is made in one of the usual ways. The pool of `shared_pool` is the library's, not the plugin's.
+LOOKUP = """
+import asyncio, concurrent.futures, multiprocessing.pool, os, subprocess, sys, threading, time
+from ansible import context
+from ansible.plugins.lookup import LookupBase
+
+def see():
+    said = subprocess.run(['sh', '-c', 'echo $WHO'], capture_output=True, text=True).stdout.strip()
+    return [os.environ.get('WHO'), context.CLIARGS.get('subset'), said]
+
+def on_thread(work):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(work()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+def on_executor(work):
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return pool.submit(work).result()
+
+def on_thread_pool(work):
+    with multiprocessing.pool.ThreadPool(2) as pool:
+        return pool.apply(work)
+
+def to_thread(work):
+    async def main():
+        return await asyncio.to_thread(work)
+    return asyncio.run(main())
+
+def on_shared_pool(work):
+    return sys.modules['shared_pool_of_a_library'].pool.submit(work).result()
+
+def on_thread_of_thread(work):
+    return on_thread(lambda: on_executor(work))
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        return [globals()[terms[0]](see)]
+"""
+WAYS = ["on_thread", "on_executor", "on_thread_pool", "to_thread", "on_shared_pool", "on_thread_of_thread"]
+
+
+def wait_for(condition, seconds=SOON):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def shared_pool(monkeypatch):
+    """The pool of a library, which the whole program shares. Its thread was started by nobody's run."""
+    import types
+
+    library = types.ModuleType("shared_pool_of_a_library")
+    library.pool = concurrent.futures.ThreadPoolExecutor(1)
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    with library.pool:
+        library.pool.submit(int).result()
+        yield
+
+
+@pytest.mark.matrix_ends
+def test_they_see_what_belongs_to_their_run_while_two_are_active(projects, shared_pool):
+    runs = {}
+    gate = None
+    for name, host in (("one", "h1"), ("two", "h2")):
+        project = projects(name)
+        gate = gate or project.folder / "gate"
+        project.write("lookup_plugins/seen.py", LOOKUP)
+        seen = ", ".join(f"{way}: \"{{{{ lookup('seen', '{way}') }}}}\"" for way in WAYS)
+        # Neither goes on before both have begun.
+        tasks = f"- file: {{path: {gate}-{name}, state: touch}}\n"
+        tasks += f"- wait_for: {{path: '{gate}-{{{{ item }}}}', timeout: {SOON}}}\n  loop: [one, two]\n"
+        tasks += f"- debug: {{msg: {{{seen}}}}}\n"
+        runs[name] = host, project.start(tasks, limit=host, env={"WHO": name})
+    for name, (host, run) in runs.items():
+        result = run.wait(SOON)
+        assert result.rc == 0, result.stdout
+        assert messages(result)[host] == {way: [name, host, name] for way in WAYS}
+
+
+@pytest.mark.matrix_ends
+def test_they_see_it_on_the_own_thread_of_their_run_too(projects, shared_pool):
+    project = projects("play")
+    project.write("lookup_plugins/seen.py", LOOKUP)
+    names = " ".join(f"{{{{ lookup('seen', '{way}') | join(',') }}}}" for way in WAYS)
+    head = f'name: "{names}"\n'
+    result = project.run("- debug: {msg: hi}\n", head=head, limit="h1", env={"WHO": "me"})
+    assert result.stdout.count("me,h1,me") == len(WAYS), result.stdout
+
+
+BLOCKS = """
+import concurrent.futures, multiprocessing.pool, subprocess, threading
+from ansible.plugins.lookup import LookupBase
+
+def block():
+    subprocess.call([{program!r}])
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        if terms[0] == 'thread':
+            thread = threading.Thread(target=block)
+            thread.start()
+            thread.join()
+        elif terms[0] == 'daemon':
+            threading.Thread(target=block, daemon=True).start()
+        elif terms[0] == 'executor':
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                pool.submit(block).result()
+        else:
+            with multiprocessing.pool.ThreadPool(1) as pool:
+                pool.apply(block)
+        return ['done']
+"""
+
+
+@pytest.mark.parametrize("where", ["worker", "own thread"])
+@pytest.mark.parametrize("how", ["thread", "daemon", "executor", "pool"])
+def test_what_they_start_is_ended_with_their_run(project, how, where, capfd):
+    pidfile = project.folder / "pid"
+    program = project.write(
+        "block.sh", f"#!/bin/sh\necho $$ > {pidfile}.new\nmv {pidfile}.new {pidfile}\nexec sleep {LONG}\n", 0o755
+    )
+    project.write("lookup_plugins/blocks.py", BLOCKS.format(program=str(program)))
+    asked = f"{{{{ lookup('blocks', '{how}') }}}}"
+    head = f'vars_files: ["{asked}"]\n' if where == "own thread" and how != "daemon" else ""
+    head = f'name: "{asked}"\n' if where == "own thread" and how == "daemon" else head
+    tasks = f'- debug: {{msg: "{asked}"}}\n' if where == "worker" else ""
+    before = set(threading.enumerate())
+    run = project.start(f"{tasks}- wait_for: {{path: /nonexistent/x, timeout: {LONG}}}\n", head=head, limit="h1")
+    wait_for(lambda: pidfile.exists() and pidfile.read_text().strip())
+    run.cancel()
+    assert run.wait(SOON).status is forkless.Status.CANCELED
+    wait_for(lambda: not pathlib.Path(f"/proc/{int(pidfile.read_text())}").exists())
+    wait_for(lambda: set(threading.enumerate()) <= before)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_thread_of_the_program_belongs_to_no_run(project):
+    """Not even while there is only one."""
+    from forkless.engines.threads import context
+
+    gate = project.folder / "gate"
+    run = project.start(f"- wait_for: {{path: {gate}, timeout: {LONG}}}\n", limit="h1")
+    wait_for(lambda: any(event.event == "runner_on_start" for event in run._events.part(0, 99)))
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            assert pool.submit(context.current).result() is None
+        assert context.current() is None
+    finally:
+        gate.touch()
+    assert run.wait(SOON).rc == 0
+
+
+WAITS = {
+    "a queue": "import queue; queue.Queue().get()",
+    "a future": "import concurrent.futures; concurrent.futures.Future().result()",
+    "an event": "import threading; threading.Event().wait()",
+    "a socket": "import socket; s = socket.create_connection(('127.0.0.1', {port}))\n        with s: s.recv(1)",
+    "a response": "import contextlib, http.client; c = http.client.HTTPConnection('127.0.0.1', {port})\n"
+    "        with contextlib.closing(c): c.request('GET', '/'); c.getresponse()",
+}
+WAITING = """
+from ansible.plugins.action import ActionBase
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        open({flag!r}, 'w').close()
+        {wait}
+"""
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_a_worker_that_waits_in_c_is_stopped_and_not_left_behind(project, what):
+    """Where no exception is seen. A worker that is left behind raises StuckWorkerError."""
+    flag = project.folder / "begun"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        wait = WAITS[what].format(port=silent.getsockname()[1])
+        project.write("action_plugins/waits.py", WAITING.format(flag=str(flag), wait=wait))
+        run = project.start("- waits:\n", limit="h1")
+        wait_for(flag.exists)
+        run.cancel()
+        assert run.wait(SOON).status is forkless.Status.CANCELED

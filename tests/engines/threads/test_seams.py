@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The seams: each has a reason, is where it was, goes in and comes out; an ansible-core that we do not know is refused."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import forkless
+from engines_support import messages
+from forkless.cli.commands import doctor
+from forkless.core import syntax_trees
+from forkless.engines.threads import engine, importing
+from forkless.engines.threads.patches import table
+from forkless.patching import fingerprints
+from forkless.patching import seams as patching
+
+pytestmark = [
+    pytest.mark.spawns,
+    pytest.mark.matrix,
+]
+
+
+@pytest.fixture(autouse=True)
+def ansible_is_imported():
+    importing.import_ansible(ours=False)
+
+
+@pytest.fixture
+def unknown(monkeypatch):
+    """The installed ansible-core, under a version that does not exist yet."""
+    monkeypatch.setattr(patching, "version", lambda: "2.99.1")
+    monkeypatch.setattr(engine, "_checked", False)
+    monkeypatch.delenv("FORKLESS_ALLOW_UNKNOWN", raising=False)
+
+
+def test_every_seam_has_a_reason_and_nothing_of_this_minor_has_moved():
+    assert all(seam.why.strip() for seam in table.SEAMS)
+    assert patching.moved(table.SEAMS, patching.version()) == []
+
+
+def test_every_seam_goes_in_and_comes_out_again():
+    mine = patching.for_minor(table.SEAMS, patching.minor(patching.version()))
+    before = {seam.site: patching.look(seam) for seam in mine}
+    with pytest.raises(ZeroDivisionError), patching.installed(table.SEAMS):
+        1 / 0  # noqa: B018  # whatever happens in between
+    assert {seam.site: patching.look(seam) for seam in mine} == before
+
+
+def test_what_comes_from_the_stdlib_looks_the_same_in_every_python():
+    seams = [seam for seam in table.SEAMS if seam.site.endswith((":deepcopy", ":literal_eval"))]
+    assert {patching.look(seam) for seam in seams if seam.in_ansible} == {
+        "stdlib copy.deepcopy",
+        "stdlib ast.literal_eval",
+    }
+
+
+def test_literals_in_templates_and_arguments_are_read_one_at_a_time_while_a_run_is_on_stage():
+    import ast
+
+    import jinja2.lexer
+    from ansible.module_utils.common import validation
+
+    with patching.installed(table.SEAMS):
+        assert jinja2.lexer.literal_eval is validation.literal_eval is syntax_trees.literal_eval
+    assert jinja2.lexer.literal_eval is validation.literal_eval is ast.literal_eval
+
+
+def test_an_unknown_minor_is_refused_with_what_moved(project, unknown, monkeypatch):
+    monkeypatch.setattr(fingerprints, "fingerprints", dict)
+    with pytest.raises(forkless.SeamError) as caught:
+        project.run("- debug: {msg: hi}\n")
+    assert caught.value.version == "2.99.1"
+    assert any("WorkerProcess" in line for line in caught.value.moved)
+    assert "FORKLESS_ALLOW_UNKNOWN=1" in str(caught.value)
+
+
+def test_who_insists_may_go_on(project, unknown, monkeypatch):
+    monkeypatch.setenv("FORKLESS_ALLOW_UNKNOWN", "1")
+    newest = patching.importlib.metadata.version("ansible-core").startswith(patching.KNOWN[-1])
+    if newest:  # an unknown one is taken for the newest; on an older one its seams would not fit
+        result = project.run("- debug: {msg: hi}\n", limit="h1")
+        assert result.rc == 0, result.stdout
+    else:
+        patching.check(table.SEAMS)
+
+
+NO_SUCH = [
+    patching.Seam("ansible.plugins.strategy:NoSuchThing", "a reason", lambda original, _site: original),
+    patching.Seam("ansible.plugins.no_such_module:Thing", "a reason", lambda original, _site: original),
+]
+
+
+@pytest.mark.parametrize("gone", NO_SUCH, ids=["a name", "a module"])
+def test_a_seam_that_is_gone_is_named_even_in_a_known_minor(gone, monkeypatch):
+    monkeypatch.delenv("FORKLESS_ALLOW_UNKNOWN", raising=False)
+    for refused in (patching.check, lambda seams: patching.installed(seams).__enter__()):
+        with pytest.raises(
+            forkless.SeamError, match="is a version that forkless knows, but not what is installed here"
+        ) as caught:
+            refused([*table.SEAMS, gone])
+        assert f"  - {gone.site}: " in str(caught.value)
+        assert "FORKLESS_ALLOW_UNKNOWN=1" in str(caught.value)
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize("gone", NO_SUCH, ids=["a name", "a module"])
+def test_the_variable_that_the_error_advises_does_what_it_says_in_a_known_minor(project, gone, monkeypatch):
+    monkeypatch.setattr(table, "SEAMS", (*table.SEAMS, gone))
+    monkeypatch.setattr(engine, "_checked", False)
+    monkeypatch.setenv("FORKLESS_ALLOW_UNKNOWN", "1")
+    result = project.run("- debug: {msg: hi}\n", limit="h1")
+    assert result.rc == 0, result.stdout
+
+
+def test_the_doctor_prints_the_list(capsys):
+    assert doctor.main(["--seams"]) == 0
+    out = capsys.readouterr().out
+    assert "ansible.plugins.strategy:WorkerProcess  (a thread in place of the process)" in out
+    assert ", 0 moved" in out
+
+
+def test_a_late_seam_waits_until_it_is_asked_for_and_comes_out_with_the_others():
+    line = textwrap.dedent(
+        """
+        import sys
+        from forkless.engines.threads.patches import table; from forkless.patching import seams
+        (late,) = [seam for seam in table.SEAMS if seam.late]
+        module, _, name = late.site.partition(":")
+        with seams.installed(table.SEAMS) as put_late:
+            assert module not in sys.modules or seams.minor(seams.version()) == "2.18", "2.18 imports it itself"
+            put_late()
+            put_late()
+            standing = vars(sys.modules[module])[name]
+            assert standing.architecture is not sys.modules[name].architecture
+        assert vars(sys.modules[module])[name] is sys.modules[name]
+        put_late()
+        assert vars(sys.modules[module])[name] is sys.modules[name], "nothing is put in when all is over"
+        with seams.installed(table.SEAMS):
+            assert vars(sys.modules[module])[name] is not sys.modules[name], "it is there: why wait"
+        assert not seams.moved(table.SEAMS, seams.version())
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_module_that_runs_here_has_the_late_seams(project):
+    module = """
+        #!/usr/bin/python
+        import platform
+        from ansible.module_utils.basic import AnsibleModule
+        from ansible.module_utils.facts.system import platform as facts
+        AnsibleModule({}).exit_json(own=facts.platform is not platform)
+    """
+    project.write("library/look.py", textwrap.dedent(module).lstrip())
+    result = project.run(
+        "- look:\n  register: seen\n- debug: {msg: '{{ seen.own }}'}\n", modules="in-process", limit="h1"
+    )
+    assert set(messages(result, "debug").values()) == {True}, result.stdout
+
+
+def test_a_place_that_some_patch_releases_do_not_have_is_left_out_there(monkeypatch):
+    site = "ansible.plugins.strategy:NoSuchThing"
+    which = patching.minor(patching.version())
+    gone = patching.Seam(site, "a reason", lambda original, _site: original)
+    known = {which: {"sites": {site: ["function () #0123456789ab", "missing"]}, "files": {}}}
+    monkeypatch.setattr(fingerprints, "fingerprints", lambda: known)
+    patching.check([gone])
+    with patching.installed([gone]):
+        pass
+    assert patching.moved([gone], patching.version()) == []

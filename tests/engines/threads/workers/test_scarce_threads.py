@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where threads are scarce, where there is no console, and how long several stuck threads are waited for together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import types
+
+import pytest
+
+import forkless
+from forkless.core.stop import Stop
+from forkless.engines.threads import context
+from forkless.engines.threads.workers import interrupt, threads
+from forkless.engines.threads.workers.worker import Worker
+
+pytestmark = pytest.mark.spawns
+
+SOON = 120
+# What Thread.start calls: another name since Python 3.13.
+STARTER = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
+
+
+@pytest.fixture
+def no_thread_for(monkeypatch):
+    """No thread can be started whose name contains one of these words, as at the limit of the system."""
+
+    def set_up(*words, after=0):
+        real, seen = getattr(threading, STARTER), []
+
+        def start(function, *more, **named):
+            thread = function.__self__
+            if any(word in thread.name for word in words):
+                seen.append(thread.name)
+                if len(seen) > after:
+                    raise RuntimeError("can't start new thread")
+            return real(function, *more, **named)
+
+        monkeypatch.setattr(threading, STARTER, start)
+        return seen
+
+    return set_up
+
+
+@pytest.mark.matrix_ends
+def test_a_play_goes_on_with_the_workers_that_it_could_start(project, no_thread_for):
+    refused = no_thread_for("forkless-scarce-0", "forkless-scarce-1", after=1)
+    result = project.run("- debug: {msg: hi}\n- debug: {msg: ho}\n", forks=6, ident="scarce")
+    assert result.rc == 0, result.stdout
+    assert all(counts["ok"] == 2 for counts in result.hosts.values())
+    assert len(result.hosts) == 6
+    assert len(refused) > 1
+
+
+@pytest.mark.parametrize("which", ["worker", "results"])
+def test_a_play_that_can_start_no_worker_says_so_in_a_sentence(project, no_thread_for, which):
+    no_thread_for("forkless-scarce-0" if which == "worker" else "results_thread_main")
+    result = project.run("- debug: {msg: hi}\n", ident="scarce")
+    assert result.status is forkless.Status.FAILED
+    assert result.sentence.startswith("No thread could be started for a worker")
+    assert "Traceback" not in result.stdout
+
+
+@pytest.mark.parametrize("which", ["-own", "forkless-clock"])
+def test_a_run_that_can_start_no_thread_of_its_own_says_so(project, no_thread_for, which):
+    no_thread_for(which)
+    with pytest.raises(forkless.SpawnError, match="could not start .*: can't start new thread"):
+        project.run("- debug: {msg: hi}\n", timeout=SOON)
+
+
+def test_modules_run_cold_where_no_thread_can_listen_to_a_warm_interpreter(project, no_thread_for):
+    refused = no_thread_for("forkless-interpreter")
+    result = project.run("- command: echo hi\n", limit="h1")
+    assert result.rc == 0, result.stdout
+    assert refused
+
+
+def test_children_are_ended_where_no_thread_can_see_to_it(no_thread_for):
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    no_thread_for("forkless-end")
+    interrupt.end_groups([child])
+    assert child.wait(SOON) == -15
+
+
+NO_CONSOLE = """
+import sys
+kept, sys.stdin, sys.stdout, sys.stderr = sys.stdout, None, None, None
+import forkless
+try:
+    found = forkless.run({playbook!r}, inventory={inventory!r}, cwd={cwd!r}, engine="threads")
+    kept.write(f"{{found.status}} {{found.stdout.count('hi')}}")
+except BaseException as error:
+    kept.write(repr(error))
+"""
+
+
+def test_a_program_without_a_console_can_run_a_playbook(project):
+    spec = project.spec("- debug: {msg: hi}\n")
+    text = NO_CONSOLE.format(**spec)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=SOON, check=False)
+    assert done.stdout == "successful 6", done.stdout + done.stderr
+
+
+class Clock:
+    """A clock that goes on only while somebody waits."""
+
+    def __init__(self, monkeypatch, module):
+        self.now = 1000.0
+        monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: self.now, sleep=self.wait))
+
+    def wait(self, seconds=None):
+        self.now += seconds
+
+
+def test_threads_that_are_stuck_share_one_grace_time(monkeypatch):
+    clock = Clock(monkeypatch, threads)
+    worker_threads = threads.WorkerThreads("stuck")
+    worker_threads._members = [types.SimpleNamespace(join=clock.wait) for _ in range(3)]
+    worker_threads.close(1.0)
+    assert clock.now == 1001.0
+
+
+def test_children_that_do_not_end_share_one_grace_time(monkeypatch):
+    clock = Clock(monkeypatch, interrupt)
+    monkeypatch.setattr(interrupt, "_kill", lambda *_: True)
+
+    def wait(seconds):
+        clock.wait(seconds)
+        raise subprocess.TimeoutExpired("x", seconds)
+
+    interrupt._see_to_the_end([types.SimpleNamespace(returncode=None, wait=wait) for _ in range(3)])
+    assert clock.now < 1000.0 + interrupt.GRACE + 1.0
+
+
+class Alarmed(Worker):
+    def __init__(self):
+        self._arm()
+        self._host = types.SimpleNamespace(name="h1")
+
+
+@pytest.fixture
+def alarmed():
+    with context.enter(context.RunContext(ident="alarm", stop=Stop())):
+        worker = Alarmed()
+        worker.interrupt.begin()
+        yield worker
+        worker.alarm(0)
+        worker.interrupt.end()
+
+
+def test_an_alarm_that_rings_while_it_is_cleared_does_not_arrive(alarmed):
+    """Its action has been called, and before what it raises is sent to the worker, the worker has cleared the alarm."""
+    rung = threading.Event()
+
+    def action(_number, _frame):
+        alarmed.interrupt.clear_alarm()
+        rung.set()
+        raise TimeoutError
+
+    alarmed.on_alarm = action
+    alarmed.alarm(0.001)
+    assert rung.wait(SOON)
+    alarmed._alarm_clock.join(SOON)
+    assert alarmed.interrupt.sent is None
+
+
+def test_clearing_an_alarm_does_not_take_back_a_stop(alarmed):
+    with alarmed.interrupt._lock:
+        alarmed.interrupt._sent = interrupt.WorkerStopped  # as interrupt() leaves it, before the exception has arrived
+    alarmed.alarm(600)
+    alarmed.alarm(0)
+    assert alarmed.interrupt.sent is interrupt.WorkerStopped

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How a worker ends that is told to end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+
+import pytest
+
+from forkless.core.stop import Stop
+from forkless.engines.threads import context
+from forkless.engines.threads.workers import threads
+from forkless.engines.threads.workers.worker import Worker
+
+
+class Tidying(Worker):
+    """Answers at once (or not), then takes its time to leave."""
+
+    def __init__(self, answers):
+        self._arm()
+        self._host = types.SimpleNamespace(name="h1")
+        self._answers = answers
+        self.at_work = threading.Event()
+        self.may_go = threading.Event()
+        self.tidied = False
+
+    def run(self):
+        self.answered = self._answers
+        self.at_work.set()
+        while not self.may_go.wait(0.01):
+            pass
+        self.tidied = True
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_worker_that_has_answered_is_left_to_tidy_up(answered, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ansible", types.ModuleType("ansible"))  # in a run there is one
+    run_context = context.RunContext(ident="ending", stop=Stop())
+    with context.enter(run_context):
+        worker = Tidying(answered)
+        worker.start()
+        assert worker.at_work.wait(30)
+        worker.terminate()  # what the run does with all its workers when the last result is in
+        if answered:
+            worker.may_go.set()
+        worker.join(30)
+        assert not worker.is_alive()
+        assert worker.tidied is answered
+        assert worker.exitcode == (0 if answered else -15)
+        threads.worker_threads(run_context).close(30)

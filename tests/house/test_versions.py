@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The Pythons and ansible-cores that forkless is made for are listed once; whoever names them says the same."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import pathlib
+import re
+import sys
+import tomllib
+
+import pytest
+
+from forkless import UnsupportedError
+from forkless.cli.commands import doctor
+from forkless.core import versions
+from forkless.core.errors import SeamError
+from forkless.engines.threads import importing
+from forkless.engines.threads.patches import table
+
+pytestmark = [pytest.mark.spawns]
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.matrix
+def test_every_known_minor_has_fingerprints_and_no_other_has():
+    text = (ROOT / "src/forkless/patching/fingerprints.json").read_text()
+    assert set(json.loads(text)) == set(versions.KNOWN)
+
+
+def test_every_seam_names_known_minors_only():
+    assert {minor for seam in table.SEAMS for minor in seam.minors} <= set(versions.KNOWN)
+
+
+def test_the_classifiers_name_every_python():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [line.rpartition(" ")[2] for line in project["classifiers"] if "Python :: 3." in line]
+    assert named == list(versions.PYTHONS)
+    assert project["requires-python"] == f">={versions.PYTHONS[0]}"
+    assert project["dependencies"] == [f"ansible-core>={versions.KNOWN[0]}"]
+
+
+@pytest.mark.parametrize("page", ["docs/comparison.md", "docs/platforms.md"])
+def test_the_pages_name_the_first_and_the_last(page):
+    assert f"{versions.KNOWN[0]}–{versions.KNOWN[-1]}" in (ROOT / page).read_text()
+
+
+def test_nobody_else_lists_the_minors():
+    """A second list would be forgotten with the next minor."""
+    listed = re.compile(r"""["']2\.18["'],\s*["']2\.19["'],\s*["']2\.20["']""")
+    places = [*(ROOT / "src").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), ROOT / "noxfile.py"]
+    assert [str(path) for path in places if listed.search(path.read_text())] == []
+
+
+def test_the_short_matrix_has_every_minor_that_the_default_pair_has_not():
+    assert set(versions.SHORT_MATRIX) <= set(versions.PAIRS)
+    assert {core for _, core in versions.SHORT_MATRIX} | {"2.19"} == set(versions.KNOWN)
+
+
+def test_the_error_for_an_unknown_minor_names_the_known_ones():
+    assert "ansible-core>=2.18,<2.23" in str(SeamError("2.99.0"))
+
+
+@pytest.mark.parametrize(
+    ("python", "core", "sentence"),
+    [
+        ((3, 15), "2.21.5", "ansible-core 2.20 and 2.21 end at Python 3.14; install ansible-core 2.22"),
+        ((3, 11), "2.20.0", "ansible-core 2.20 and 2.21 begin at Python 3.12; install ansible-core 2.18 or 2.19"),
+        ((3, 16), "2.22.0", "ansible-core 2.22 ends at Python 3.15; use Python 3.13 or 3.14 or 3.15"),
+        ((3, 13), "2.21.5", None),
+        ((3, 16), "2.99.0", None),
+    ],
+)
+def test_a_python_that_an_ansible_core_does_not_support_is_named_in_one_sentence(python, core, sentence):
+    said = versions.unsupported(python, core)
+    assert said is None if sentence is None else said.endswith(sentence), said
+
+
+@pytest.fixture
+def too_new(monkeypatch):
+    """The installed ansible-core ends before the Python that runs here, and cannot be imported."""
+    minor = versions.minor_of(importlib.metadata.version("ansible-core"))
+    name = "{}.{}".format(*sys.version_info[:2])
+    ends = tuple(python for core in versions.CORES if core.minor == minor for python in core.pythons if python < name)
+    cores = [
+        versions.Core(core.minor, core.oldest, core.newest, ends or ("3.10",)) if core.minor == minor else core
+        for core in versions.CORES
+    ]
+    monkeypatch.setattr(versions, "CORES", tuple(cores))
+
+    def broken(*_):
+        raise AttributeError("module 'dataclasses' has no attribute '_is_type'")
+
+    monkeypatch.setattr(importing, "_import_with", broken)
+    monkeypatch.delitem(sys.modules, "ansible.cli", raising=False)
+    monkeypatch.setattr(importing, "purge", dict)
+
+
+@pytest.mark.matrix
+def test_a_run_on_a_python_that_is_too_new_says_so(too_new):
+    with pytest.raises(UnsupportedError, match=r"does not support Python 3\.\d+: ansible-core .* Python 3\.1\d"):
+        importing.import_ansible(ours=False)
+
+
+@pytest.mark.matrix
+def test_the_doctor_says_so_too(too_new, capsys):
+    assert doctor.main(["--seams"]) == 1
+    assert capsys.readouterr().out.count("does not support Python") >= 2

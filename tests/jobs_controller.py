@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A folder in which tests run playbooks as users do, and find and end every process that these leave."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent / "src"
+BIN = pathlib.Path(sys.executable).parent
+STOCK = [str(BIN / "ansible-playbook")]
+FORKLESS = [sys.executable, "-m", "forkless", "playbook"]
+ENGINES = {"stock": STOCK, "forkless": FORKLESS}
+
+
+class Done:
+    def __init__(self, process):
+        self.rc = process.returncode
+        self.out = process.stdout
+        self.err = process.stderr
+
+    def __str__(self):
+        return f"rc {self.rc}\n{self.out}\n{self.err}"
+
+
+class Controller:
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.folder.mkdir(exist_ok=True)
+        self.home = self.folder / "home"
+        self.home.mkdir()
+        # An absolute path, so that nothing is written to the home of the passwd entry unless a test does so on purpose.
+        self.async_dir = self.folder / "async"
+        (self.folder / "local.ini").write_text(
+            f"here ansible_connection=local ansible_python_interpreter={sys.executable} ansible_async_dir={self.async_dir}\n"
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *ignored):
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def environ(self, **more):
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "PYTEST"))}
+        return clean | {
+            "PYTHONPATH": str(SOURCE),
+            "ANSIBLE_HOME": str(self.folder / ".ansible"),
+            "ANSIBLE_LOCALHOST_WARNING": "False",
+            "ANSIBLE_INVENTORY_UNPARSED_WARNING": "False",
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_PIPELINING": "True",  # starts a fifth of the processes; async tasks never use pipelining
+            "ANSIBLE_RETRY_FILES_ENABLED": "False",
+            "LC_ALL": "C.UTF-8",
+        } | {name: str(value) for name, value in more.items()}  # fmt: skip
+
+    def command(self, playbook, *arguments, engine="stock", inventory=None, **variables):
+        path = playbook
+        if not isinstance(playbook, str):
+            path = self.folder / f"play-{time.monotonic_ns()}.yml"
+            path.write_text(json.dumps(playbook, indent=1))
+        extra = ["-e", json.dumps(variables)] if variables else []
+        return [*ENGINES[engine], str(path), "-i", str(inventory or self.folder / "local.ini"), *extra, *arguments]
+
+    def play(self, playbook, *arguments, engine="stock", inventory=None, environ=None, rc=0, **variables):
+        """Run a playbook (a name, or plays as Python values), and assert its exit code."""
+        command = self.command(playbook, *arguments, engine=engine, inventory=inventory, **variables)
+        done = Done(
+            subprocess.run(
+                command, cwd=self.folder, env=self.environ(**(environ or {})), capture_output=True, text=True, timeout=600,
+                stdin=subprocess.DEVNULL, check=False,
+            )
+        )  # fmt: skip
+        assert rc is None or done.rc == rc, f"{' '.join(command)}\n{done}"
+        return done
+
+    def tasks(self, *tasks, hosts="here", facts=(), **options):
+        """Run tasks; returns the result of each task that has `register`, and the named facts."""
+        names = [name for task in tasks for name in _registered(task)]
+        play = {"hosts": hosts, "gather_facts": False, "tasks": [*tasks, told(*names, *facts)]}
+        return heard(self.play([play], **options))[-1]
+
+    def record(self, job_name, host="here", state_dir=".ansible_async_state"):
+        return json.loads((self.folder / state_dir / host / f"{job_name}.json").read_text())
+
+    def processes(self, *words):
+        """Running processes of the jobs that were started from this folder, whatever their parent is."""
+        mine = os.fsencode(str(self.folder))
+        # Only whole words match: a number may be part of a job id or of the name of a temporary folder.
+        wanted = [re.compile(rb"(?<![\w.-])" + re.escape(word.encode()) + rb"(?![\w.-])") for word in words]
+        found = []
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            try:
+                argv = (entry / "cmdline").read_bytes()
+                environ = (entry / "environ").read_bytes()
+                dead = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+            except OSError:
+                continue
+            if dead or not (b"ANSIBLE_ASYNC_DIR=" + mine in environ or mine in argv):
+                continue
+            if all(one.search(argv) for one in wanted):
+                found.append(int(entry.name))
+        return sorted(found)
+
+
+def told(*names):
+    """A task that prints these variables in a form that no callback changes, without running a module."""
+    wanted = "{" + ", ".join(f"'{name}': {name} | default(none)" for name in names) + "}"
+    return {"name": "tell", "ansible.builtin.debug": {"msg": "@@@{{ " + wanted + " | to_json | b64encode }}@@@"}}
+
+
+def heard(done):
+    """The values that each task of `told` has printed."""
+    return [json.loads(base64.b64decode(text)) for text in re.findall(r"@@@([A-Za-z0-9+/=]+)@@@", done.out)]
+
+
+def _registered(task):
+    found = [task["register"]] if "register" in task else []
+    for inner in task.get("block", []):
+        found += _registered(inner)
+    return found
+
+
+def until(condition, seconds=60, what="it"):
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"
+        time.sleep(0.05)
+
+
+def role(name, **variables):
+    """A task that includes one of the collection's roles; the variables are given without their prefix."""
+    return {
+        "ansible.builtin.include_role": {"name": f"forkless.core.{name}"},
+        "vars": {f"{name}_{key}": value for key, value in variables.items()},
+    }
+
+
+def start(command, name="started", seconds=600):
+    return {"ansible.builtin.command": command, "async": seconds, "poll": 0, "register": name}

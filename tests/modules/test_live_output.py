@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a task prints is seen while it runs: masked, bounded, and without a change of its result."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import types
+
+import pytest
+
+import forkless
+from forkless.engines.threads import output_queue
+from forkless.modules import TaskOutput
+from forkless.modules.warm.remote import live_output
+from forkless.runs import artifacts
+
+pytestmark = [pytest.mark.spawns, pytest.mark.timeout(600)]
+
+MODULE = """#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+from ansible.module_utils.basic import AnsibleModule
+module = AnsibleModule({"word": {"no_log": True}, "script": {}})
+rc, out, err = module.run_command(["sh", "-c", module.params["script"]])
+module.exit_json(length=len(out))
+"""
+
+
+def started(folder, tasks, *, inventory="web1,", **options):
+    library = folder / "library"
+    library.mkdir(exist_ok=True)
+    (library / "secretly.py").write_text(MODULE)
+    book = folder / "play.yml"
+    book.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    variables = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    options = {"live_output": True, "timeout": 120, **options}
+    return forkless.start(str(book), inventory=inventory, extra_vars=variables, **options)
+
+
+def outputs(events):
+    return [event for event in events if event.event == "runner_on_output"]
+
+
+def texts(events):
+    return [event.event_data["text"] for event in outputs(events)]
+
+
+@pytest.mark.parametrize("mode", ["auto", "in-process"])
+def test_lines_come_while_the_task_runs(tmp_path, mode):
+    gate = tmp_path / "gate"
+    script = f"echo first; echo second >&2; while [ ! -e {gate} ]; do sleep 0.05; done; printf last"
+    run = started(tmp_path, [{"name": "Wait", "shell": script}], modules=mode)
+    seen = []
+    for event in run.events():
+        seen.append(event)
+        if set(texts(seen)) == {"first", "second"}:
+            gate.touch()  # without its output the task would wait for this until the run's time is over
+    assert run.wait().rc == 0
+    found = {(one.event_data["stream"], one.event_data["text"]) for one in outputs(seen)}
+    assert found == {("stdout", "first"), ("stderr", "second"), ("stdout", "last")}
+    first = outputs(seen)[0]
+    assert (first.host, first.task, first.event_data["line"], first.event_data["dropped"]) == ("web1", "Wait", 1, 0)
+    start = next(one for one in seen if one.event == "runner_on_start")
+    assert first.event_data["task_uuid"] == start.event_data["task_uuid"] == first.parent_uuid
+    assert [one.event for one in seen].index("runner_on_ok") > max(seen.index(one) for one in outputs(seen))
+
+
+def test_other_events_and_results_are_as_without(tmp_path):
+    tasks = [{"name": "Say", "shell": "echo {{ item }}; echo x >&2", "loop": ["a", "b"]}, {"command": "true"}]
+    kept = []
+    for live in (False, True):
+        result = started(tmp_path, tasks, live_output=live).wait()
+        own = [one for one in result.events if one.event != "runner_on_output"]
+        volatile = {"start", "end", "delta", "uuid", "task_uuid", "play_uuid", "playbook_uuid", "duration"}
+
+        def plain(value):
+            if isinstance(value, dict):
+                return {key: plain(one) for key, one in value.items() if key not in volatile}  # noqa: B023
+            return [plain(one) for one in value] if isinstance(value, list) else value
+
+        kept.append([(one.event, plain(dict(one.event_data)), one.stdout) for one in own])
+        said = [(one.event_data.get("item"), one.event_data["text"]) for one in outputs(result.events)]
+        assert sorted(said) == ([("a", "a"), ("a", "x"), ("b", "b"), ("b", "x")] if live else [])
+    assert kept[0] == kept[1]
+
+
+def test_it_can_be_switched_off(tmp_path):
+    result = started(tmp_path, [{"command": "echo x"}], env={"FORKLESS_DISABLE": "live-output"}).wait()
+    assert result.rc == 0
+    assert not outputs(result.events)
+
+
+def test_cold_modules_and_those_with_no_log_say_nothing(tmp_path):
+    tasks = [
+        {"command": "echo hidden", "no_log": True},
+        {"command": "echo {{ item }}", "loop": ["hidden", "seen"], "no_log": "{{ item == 'hidden' }}"},
+    ]
+    assert texts(started(tmp_path, tasks).wait().events) == ["seen"]
+    assert not texts(started(tmp_path, [{"command": "echo x"}], modules="cold").wait().events)
+
+
+@pytest.mark.parametrize("mode", ["auto", "in-process"])
+def test_values_of_no_log_parameters_are_masked_where_output_is_divided(tmp_path, mode):
+    script = "printf 'the xyz'; sleep 0.3; printf 'zy-plugh\nand xyz'; sleep 0.3; printf 'zy-plugh!\n'; echo plain"
+    run = started(tmp_path, [{"secretly": {"word": "xyzzy-plugh", "script": script}}], modules=mode)
+    result = run.wait()
+    assert result.rc == 0
+    assert "\n".join(texts(result.events)) == "the ********\nand ********!\nplain"
+
+
+OWN = """#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+from ansible.module_utils.basic import *
+module = AnsibleModule({"word": {"no_log": True}})
+program = subprocess.Popen(["sh", "-c", "echo one; echo two " + module.params["word"]], stdout=subprocess.PIPE, text=True)
+module.exit_json(lines=len([line for line in program.stdout]), rc=program.wait())
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "in-process"])
+def test_programs_that_a_module_starts_itself_are_left_alone(tmp_path, mode):
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "starts.py").write_text(OWN)
+    result = started(tmp_path, [{"starts": {"word": "xyzzy-plugh"}}], modules=mode).wait()
+    assert result.rc == 0, result.stdout
+    assert texts(result.events) == []
+
+
+def test_a_task_that_prints_a_lot_is_bounded_and_its_result_is_whole(tmp_path):
+    result = started(tmp_path, [{"shell": "seq 1 300000"}]).wait()
+    found = outputs(result.events)
+    assert len(found) < 200
+    assert max(one.event_data["text"].count("\n") for one in found) < live_output.MOST_LINES
+    assert sum(one.event_data["dropped"] for one in found) > 200_000
+    assert "300000" in "\n".join(texts(found)).split("\n")
+    end = next(one for one in result.events if one.event == "runner_on_ok")
+    assert len(end.event_data["res"]["stdout_lines"]) == 300_000
+
+
+def test_bytes_that_are_no_text_and_divided_characters_do_no_harm(tmp_path):
+    script = r"printf '\303'; sleep 0.2; printf '\251\377\000\n\342\202'; sleep 0.2; printf '\254\n\342'"
+    assert "\n".join(texts(started(tmp_path, [{"shell": script}]).wait().events)) == "é\ufffd\0\n€\n\ufffd"
+
+
+def test_artifacts_keep_it_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(artifacts, "MOST_OUTPUTS", 1)
+    where = tmp_path / "artifacts"
+    tasks = [{"shell": "echo one; sleep 0.5; echo two"}]
+    result = started(tmp_path, tasks, artifacts=str(where), ident="it").wait()
+    assert texts(result.events) == ["one", "two"]
+    written = [json.loads(path.read_text()) for path in (where / "it" / "job_events").iterdir()]
+    assert [one["event_data"]["text"] for one in written if one["event"] == "runner_on_output"] == ["one"]
+
+
+# -- the parts ----------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_is_masked_wherever_it_is_divided():
+    secrets = [b"xyzzy", b"zzyx", b"two\nlines", b"x"]
+    text = b"a xyzzyx b two\nlines c xyz two\nlin"
+    whole = live_output.Masker(secrets).feed(text, end=True)
+    assert whole == b"a ******** b ******** c ********yz two\nlin"
+    for at in range(len(text)):
+        for to in range(at, len(text)):
+            masker = live_output.Masker(secrets)
+            assert masker.feed(text[:at]) + masker.feed(text[at:to]) + masker.feed(text[to:], end=True) == whole
+
+
+def test_nothing_is_held_back_that_no_secret_begins_with():
+    masker = live_output.Masker([b"a long secret"])
+    assert masker.feed(b"plain line\n") == b"plain line\n"
+    assert masker.feed(b"then a lo") == b"then "
+    assert masker.feed(b"t") == b"a lot"
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000, 1 << 20])
+def test_lines_that_are_dropped_are_counted(chunk):
+    data = b"".join(b"%d\n" % number for number in range(1000)) + b"end"
+    lines = live_output.OutputLines()
+    for at in range(0, len(data), chunk):
+        lines.feed(b"o", data[at : at + chunk])
+    lines.end(b"o")
+    ((stream, dropped, text),) = lines.take(0.0)
+    shown = text.split(b"\n")
+    assert (stream, shown[-2:]) == (b"o", [b"999", b"end"])
+    assert len(shown) <= live_output.MOST_LINES
+    assert dropped + len(shown) == 1001
+
+
+def test_a_line_without_an_end_takes_bounded_room():
+    lines = live_output.OutputLines()
+    for _ in range(1000):
+        lines.feed(b"e", b"x" * 1000)
+    lines.feed(b"e", b"\nnext\n")
+    ((_, dropped, text),) = lines.take(0.0)
+    assert [len(one) for one in text.split(b"\n")] == [live_output.LONGEST + 3 + 904, 4] or dropped == 0
+    assert len(text) < 2 * live_output.LONGEST
+    assert text.endswith(b"next")
+
+
+def test_a_module_never_waits_for_the_pipe():
+    reading, writing = os.pipe()
+    try:
+        pipe = live_output.OutputPipe(writing)
+        for _ in range(100):
+            pipe.write(b"o", b"line\n" * 1000)  # blocks for ever if it waits: nobody reads
+        os.set_blocking(reading, False)
+        assert len(os.read(reading, 1 << 20)) <= 1 << 20
+        pipe.write(b"o", b"after\n")
+        rest = os.read(reading, 1 << 20)
+        at = rest.index(b"after") - live_output.PART.size
+        assert live_output.PART.unpack_from(rest, at)[1] > 10_000  # it says how many lines are missing
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_slow_reader_stalls_nobody():
+    entered, free, seen = threading.Event(), threading.Event(), []
+
+    def deliver(host, output, dropped):
+        entered.set()
+        assert free.wait(60)
+        seen.append((output.text, dropped))
+
+    queue = output_queue.OutputQueue("ident", deliver, threading.Lock())
+    task = types.SimpleNamespace(_uuid="1")
+    for number in range(2000):
+        queue.put("web1", TaskOutput(task, None, "stdout", str(number), number, 0))
+        assert number or entered.wait(60)
+    free.set()
+    queue.close()
+    assert seen[-1][0] == "1999"
+    assert len(seen) <= output_queue.MOST + 1
+    assert len(seen) + sum(dropped for _, dropped in seen) == 2000

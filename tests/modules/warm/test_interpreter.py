@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Orders and ends that meet: nothing runs that nobody waits for, nobody waits for what does not run."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import types
+
+import pytest
+
+from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
+from forkless.modules.warm import interpreter as warm_interpreter
+from forkless.modules.warm.interpreter import NEVER_INTERRUPTED, NotStartedError, WarmInterpreter
+from forkless.modules.warm.pool import InterpreterPool
+from forkless.modules.warm.remote import main
+
+
+class Line:
+    """What goes out, as (kind, number); `at` is called while an order is on its way."""
+
+    def __init__(self, at=lambda _: None):
+        self.frames, self._at, self.closed = [], at, False
+
+    def send(self, data):
+        frames = []
+        while data:
+            length, number, kind = main.HEAD.unpack_from(data)
+            frames.append((kind, number))
+            data = data[main.HEAD.size + length :]
+        orders = any(kind == b"R" for kind, _ in frames)
+        if orders:
+            self._at("before")
+        self.frames += frames
+        if orders:
+            self._at("after")
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_order_is_taken_back_when_its_worker_is_stopped_as_it_is_given(moment):
+    interrupt, interpreter = Interrupt(), WarmInterpreter("there")
+    stopping = []
+
+    def at(now):
+        if now == moment:
+            thread = threading.Thread(target=interrupt.trigger, args=(WorkerStopped,))
+            thread.start()
+            stopping.append(thread)
+            while interrupt._sent is None:
+                time.sleep(0.001)
+
+    line = Line(at)
+    interpreter.attach(line)
+    manifest = types.SimpleNamespace(digest="known")
+    interpreter._sent.add("known")
+    seen = []
+
+    def work():
+        interrupt.begin()
+        try:
+            wrapped = types.SimpleNamespace(order={}, manifest=manifest)
+            interpreter.run(wrapped, {}, interrupt=interrupt)
+        except WorkerStopped:
+            seen.append("stopped")
+        finally:
+            interrupt.end()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join(30)
+    stopping[0].join(30)
+    assert seen == ["stopped"]
+    assert not interpreter.busy
+    order, *rest = line.frames
+    assert order[0] == b"R"
+    assert (b"K", order[1]) in rest
+
+
+def asking(interpreter):
+    """A thread that has made a request and waits for its answer; and what came of it."""
+    came = []
+
+    def work():
+        try:
+            came.append(interpreter.request({"expand": "~"}, interrupt=NEVER_INTERRUPTED))
+        except Exception as err:  # noqa: BLE001  # is looked at
+            came.append(err)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not interpreter._channel.frames and thread.is_alive():
+        time.sleep(0.001)
+    return thread, came
+
+
+def test_one_that_has_something_to_do_is_not_sent_home_before_it_is_done():
+    interpreter, line = WarmInterpreter("there"), Line()
+    interpreter.attach(line)
+    thread, came = asking(interpreter)
+    interpreter.retire(until=0.0)
+    assert not line.closed
+    assert [kind for kind, _ in line.frames] == [b"C"]
+    interpreter._hear(b"O", line.frames[0][1], b"/home")
+    interpreter._hear(b"X", line.frames[0][1], b"0")
+    thread.join(30)
+    assert came == [b"/home"]
+    assert line.closed
+
+
+def test_one_that_was_sent_home_takes_no_order():
+    interpreter, line = WarmInterpreter("there"), Line()
+    interpreter.attach(line)
+    interpreter.retire(until=0.0)
+    assert [kind for kind, _ in line.frames] == [b"L"]
+    assert line.closed
+    with pytest.raises(NotStartedError):
+        interpreter.request({"expand": "~"}, interrupt=NEVER_INTERRUPTED)
+    assert [kind for kind, _ in line.frames] == [b"L"]
+
+
+def test_a_line_that_is_closed_is_one_that_is_gone():
+    class Closed(Line):
+        def send(self, _data):
+            raise ValueError("I/O operation on closed file")
+
+    interpreter = WarmInterpreter("there")
+    interpreter.attach(Closed())
+    with pytest.raises(NotStartedError):
+        interpreter.request({"expand": "~"}, interrupt=NEVER_INTERRUPTED)
+    with pytest.raises(NotStartedError):
+        interpreter.request({"expand": "~"}, interrupt=NEVER_INTERRUPTED)
+
+
+def test_who_stops_a_worker_does_not_wait_for_a_host_that_does_not_read(monkeypatch):
+    monkeypatch.setattr(warm_interpreter, "GRACE", 0.01)
+    ended = threading.Event()
+
+    class Full(Line):
+        def send(self, _data):
+            self.frames.append((b"?", 0))
+            assert ended.wait(30)
+            raise BrokenPipeError
+
+        def end_now(self):
+            ended.set()
+
+    interpreter = WarmInterpreter("there")
+    interpreter.attach(Full())
+    thread, came = asking(interpreter)
+    interpreter._give_up(1, interpreter._calls[1])
+    thread.join(30)
+    assert [type(one) for one in came] == [NotStartedError]
+
+
+@pytest.mark.parametrize("fails", ["fork", "second pipe"])
+def test_a_host_that_cannot_fork_keeps_no_pipe_of_the_task(monkeypatch, fails):
+    """At its limit of processes, or of files, it says so, and may be asked again as often as one likes."""
+    far, said = main.RemoteServer(0, 1, ask_groups=False), []
+    far.payloads["digest"] = {}
+    monkeypatch.setattr(far, "say", lambda kind, number, body=b"": said.append((kind, number)))
+    pipes, real = [], os.pipe
+
+    def pipe():
+        if fails == "second pipe" and len(pipes) % 2:
+            pipes.append(None)
+            raise OSError(24, "Too many open files")
+        pipes.append(real())
+        return pipes[-1]
+
+    def fork():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "pipe", pipe)
+    monkeypatch.setattr(os, "fork", fork)
+    for number in (1, 2, 3):
+        far.run(number, {"digest": "digest", "cwd": None, "lay": None})
+    assert said == [(b"N", 1), (b"N", 2), (b"N", 3)]
+    for fd in [fd for ends in pipes for fd in ends or ()]:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_who_comes_to_a_machine_waits_for_interpreters_that_another_is_ending_there():
+    """The next thing to be done there may be a `userdel`, which fails while the user has a process."""
+    keep, may_end, asked = InterpreterPool(), threading.Event(), threading.Event()
+
+    class Leaving:
+        lost = busy = False
+        used = 0.0
+
+        def retire(self, *, until):
+            asked.set()
+            assert may_end.wait(30)
+
+    for name in ("ann", "ben"):
+        keep.get("here", name, Leaving, machine="m" + name, become_user=True)
+    # Of one machine, as many users have them there.
+    for slot in keep._slots.values():
+        slot.become_user_on = "machine"
+    first = threading.Thread(target=keep.close_idle_of_other_users, args=("machine",))
+    second = threading.Thread(target=keep.close_idle_of_other_users, args=("machine",))
+    first.start()
+    assert asked.wait(30)
+    assert keep.has_become_user_interpreters
+    second.start()
+    second.join(0.2)
+    assert second.is_alive()
+    may_end.set()
+    for thread in (first, second):
+        thread.join(30)
+        assert not thread.is_alive()
+    assert not keep.has_become_user_interpreters

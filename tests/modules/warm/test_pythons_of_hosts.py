@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Warm modules under every Python that a host may have: ansible-core supports older ones there than here."""
+
+from __future__ import annotations
+
+import base64
+import glob
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+import forkless
+from forkless.modules.warm import channel
+from forkless.modules.warm import interpreter as warm_interpreter
+from forkless.modules.warm.interpreter import BOOT, NEVER_INTERRUPTED, WarmInterpreter, boot_text
+
+pytestmark = pytest.mark.spawns
+
+OLDEST = {"2.18": (3, 8), "2.19": (3, 8), "2.20": (3, 9), "2.21": (3, 9), "2.22": (3, 9)}
+MODULE = """#!/usr/bin/python
+import os, sys
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.common import respawn
+AnsibleModule({}).exit_json(
+    parent=os.getppid(), python=list(sys.version_info[:2]), archive=os.path.isfile(str(respawn._ANSIBLE_PARENT_PATH)),
+    one_place=respawn.respawn_module.__code__.co_filename == respawn.__file__ == respawn.__spec__.origin,
+)
+"""
+PLAY = """
+- hosts: all
+  gather_facts: false
+  tasks:
+    - mine:
+    - copy: {content: "one\\n", dest: "{{ playbook_dir }}/made", mode: "0600"}
+    - lineinfile: {path: "{{ playbook_dir }}/made", line: two}
+    - command: cat made
+      args: {chdir: "{{ playbook_dir }}"}
+    - setup: {gather_subset: [min]}
+    - mine:
+"""
+
+
+def interpreter(minor):
+    """One that really starts: among pyenv's, beside our own, in PATH."""
+    pyenv = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
+    homes = (f"{pyenv}/versions", os.path.dirname(sys.base_prefix))
+    found = [path for home in homes for path in sorted(glob.glob(f"{home}/3.{minor}.*/bin/python"))]
+    for path in filter(None, [*found, shutil.which(f"python3.{minor}")]):
+        if not subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode:
+            return path
+    return None
+
+
+@pytest.fixture(params=range(8, 14), ids=lambda minor: f"3.{minor}")
+def old(request):
+    core = importlib.metadata.version("ansible-core").rpartition(".")[0]
+    if (3, request.param) < OLDEST[core]:
+        pytest.skip(f"ansible-core {core} does not support this Python on hosts")
+    path = interpreter(request.param)
+    if path is None:
+        pytest.skip(f"there is no Python 3.{request.param} here (pyenv install 3.{request.param})")
+    return path
+
+
+@pytest.mark.matrix_ends
+def test_modules_run_warm(old, tmp_path):
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/mine.py").write_text(MODULE)
+    (tmp_path / "play.yml").write_text(PLAY)
+    (tmp_path / "hosts").write_text(f"there ansible_connection=local ansible_python_interpreter={old}\n")
+    result = forkless.run(playbook="play.yml", inventory="hosts", engine="threads", cwd=tmp_path)
+    result.raise_for_failures()
+    said = [one.event_data["res"] for one in result.events if one.event == "runner_on_ok"]
+    first, _, _, cat, facts, last = said
+    assert first == last, "another interpreter"
+    assert first["archive"] and first["one_place"]
+    assert f"/3.{first['python'][1]}" in old or old.endswith(f"python3.{first['python'][1]}")
+    assert cat["stdout"] == "one\ntwo"
+    assert facts["ansible_facts"]["ansible_python"]["version"]["minor"] == first["python"][1]
+
+
+def test_errands_are_done(old, tmp_path):
+    text = boot_text(ask_groups=False)
+    interpreter = WarmInterpreter("there")
+    line = channel.ProgramChannel(interpreter, [old, "-c", BOOT.format(length=len(text))])
+    line.begin(text, become=None, password=None, verdict=30, greeting=30)
+    interpreter.attach(line)
+    try:
+        folder = f"{tmp_path}/above/folder/"
+        lay = {"folder": folder, "make": True, "files": [(f"{folder}one", base64.b64encode(b"1").decode(), 0o700)]}
+        interpreter.request({"lay": lay}, interrupt=NEVER_INTERRUPTED)
+        assert (tmp_path / "above/folder/one").read_text() == "1"
+        with pytest.raises(warm_interpreter.NotStartedError):
+            interpreter.request({"lay": lay}, interrupt=NEVER_INTERRUPTED)
+        assert interpreter.request({"expand": "~root"}, interrupt=NEVER_INTERRUPTED) == b"/root"
+        interpreter.request({"remove": folder}, interrupt=NEVER_INTERRUPTED)
+        assert not (tmp_path / "above/folder").exists()
+    finally:
+        interpreter.retire(until=time.monotonic() + 5.0)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""forkless launch, worker, runs and queue, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from forkless.cli import main
+from queue_support import playbook, wait_until
+
+pytestmark = pytest.mark.spawns
+
+
+@pytest.fixture
+def forkless(url, tmp_path, project):
+    def call(*argv, **environment):
+        env = dict(os.environ) | {"FORKLESS_DATABASE": url, "XDG_STATE_HOME": str(tmp_path / "state")} | environment
+        return subprocess.run(
+            [sys.executable, "-m", "forkless", *argv], cwd=project, capture_output=True, text=True, env=env, timeout=120
+        )
+
+    return call
+
+
+@pytest.fixture
+def worker(url, tmp_path):
+    """`forkless worker`, started and ended as systemd does it."""
+    env = dict(os.environ) | {"FORKLESS_DATABASE": url, "XDG_STATE_HOME": str(tmp_path / "state")}
+    with open(tmp_path / "worker.log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "forkless", "worker", "--name", "w"], stdout=log, stderr=log, env=env
+        )
+    yield process
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0, (tmp_path / "worker.log").read_text()
+
+
+def test_launch_follow_list_show_and_relaunch(forkless, worker, project, database):
+    playbook(project, tasks=["- debug: msg=hello-{{ name }}"])
+    wait_until(lambda: database.one("SELECT forkless.worker_key()"), "the worker's key")
+    done = forkless("launch", "site.yml", "-i", "hosts.ini", "-e", "name=queue", "--follow")
+    assert done.returncode == 0, done.stderr
+    assert "hello-queue" in done.stdout
+    assert "PLAY RECAP" in done.stdout
+    listed = json.loads(forkless("runs", "list", "--format", "json").stdout)
+    assert [(run["status"], run["worker_name"]) for run in listed] == [("successful", "w-1")]
+    shown = forkless("runs", "show", str(listed[0]["id"])).stdout
+    assert "successful" in shown
+    assert "web1" in shown
+    again = forkless("runs", "relaunch", str(listed[0]["id"]), "--follow")
+    assert again.returncode == 0, again.stderr
+    assert "hello-queue" in again.stdout
+    failed = forkless("runs", "relaunch", str(listed[0]["id"]), "--failed")
+    assert failed.returncode == 2
+    assert "no host of run" in failed.stderr
+
+
+def test_a_failing_play_gives_its_exit_code_and_sentence(forkless, worker, project, database):
+    playbook(project, tasks=["- fail: msg=no"])
+    done = forkless("launch", "site.yml", "-i", "hosts.ini", "--follow")
+    assert done.returncode == 2
+    assert "is failed: failed on web1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment", "sentence", "code"),
+    [
+        (["launch", "site.yml"], {"FORKLESS_DATABASE": "postgresql://x@127.0.0.1:1/x"}, "cannot be used", 1),
+        (["launch", "site.yml"], {"FORKLESS_DATABASE": "nowhere"}, "is not the address of a database", 1),
+        (["launch", "none.yml"], {}, "none.yml does not exist", 2),
+        (["launch", "/etc/passwd"], {}, "is outside of the project", 2),
+        (["launch", "site.yml", "--label", "moon"], {}, "has the label 'moon'; no worker has a label", 2),
+        (["launch", "site.yml", "--label", "a b"], {}, "is not a label", 2),
+        (["launch", "site.yml", "--at", "soon"], {}, "--at 'soon' is neither", 2),
+        (["launch", "site.yml", "--secret", "vault=hunter2"], {}, "env:NAME, file:PATH or cmd:COMMAND", 2),
+        (["launch", "site.yml", "--secret", "wallet=env:X"], {}, "there is no secret 'wallet'", 2),
+        (["launch", "site.yml", "-e", "a=1"], {}, "travel sealed for the workers' key, and this queue has none yet", 2),
+        (["launch", "site.yml", "--step"], {}, "--step asks before each task", 2),
+        (["launch", "site.yml", "--webhook", "ftp://x"], {}, "is not an http(s) address", 2),
+        (["runs", "show", "99"], {}, "there is no run 99", 1),
+        (["runs", "list", "--status", "done"], {}, "there is no state 'done'", 2),
+        (["worker", "--processes", "0"], {}, "--processes must be 1 or more", 2),
+        (["worker", "--lost-after", "1"], {}, "--lost-after must be 4 or more", 2),
+        (["worker", "--lost-after", "nan"], {}, "--lost-after must be 4 or more", 2),
+        (["launch", "site.yml", "--at", "0001-01-01T00:00"], {}, "--at '0001-01-01T00:00' is neither", 2),
+        (["launch", "site.yml", "--git", "https://hunter2@example.org/x"], {}, "has a password in it", 2),
+        (["launch", "site.yml", "--git", "HTTPS://me:hunter2@example.org/x"], {}, "has a password in it", 2),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_and_queues_nothing(
+    url, project, database, monkeypatch, capsys, tmp_path, argv, environment, sentence, code
+):
+    playbook(project, tasks=["- debug:"])
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name, value in ({"FORKLESS_DATABASE": url} | environment).items():
+        monkeypatch.setenv(name, value)
+    try:
+        ended = main(argv)
+    except SystemExit as leaving:  # argparse
+        ended = leaving.code
+    said = capsys.readouterr()
+    assert (ended, said.out) == (code, "")
+    assert sentence in said.err
+    assert "hunter2" not in said.err
+    assert database.one("SELECT count(*) FROM forkless.run") == 0
+
+
+def test_a_database_without_tables_or_with_newer_ones_says_what_to_do(forkless, database, project):
+    playbook(project, tasks=["- debug:"])
+    assert forkless("queue", "check").stdout.startswith("version 1\nPostgreSQL ")
+    database.all("DELETE FROM forkless.schema_version")
+    done = forkless("launch", "site.yml")
+    assert done.returncode == 1
+    assert "run `forkless queue init`" in done.stderr
+    database.all("DROP SCHEMA forkless CASCADE")
+    assert "run `forkless queue init`" in forkless("launch", "site.yml").stderr
+    assert "created, version 1" in forkless("queue", "init").stdout
+    assert "are there already" in forkless("queue", "init").stdout
+    assert forkless("queue", "upgrade").stdout == "version 1, as needed\n"
+    assert forkless("launch", "site.yml").stdout == "1\n"
+
+
+@pytest.mark.parametrize("argv", [["launch", "site.yml"], ["schedule", "list"], ["worker"], ["runs", "list"]])
+def test_without_the_extra_a_command_says_what_to_install_and_its_help_is_there(argv, tmp_path):
+    (tmp_path / "psycopg.py").write_text("raise ImportError('not installed')")
+    env = dict(os.environ) | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    for arguments, code in ((argv, 1), ([argv[0], "--help"], 0)):
+        done = subprocess.run(
+            [sys.executable, "-m", "forkless", *arguments],
+            capture_output=True,
+            text=True,
+            env=env,
+            timeout=120,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        assert done.returncode == code, done.stderr
+    assert "usage: forkless" in done.stdout

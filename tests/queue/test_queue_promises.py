@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""More promises: roles, labels, shutdown, messages at the end, the engine, outages of the database."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import psycopg
+import pytest
+
+import forkless
+import forkless.queue
+from forkless.queue import schema
+from forkless.queue.lease import Lease, Observation
+from queue_support import acting, in_make_faults, launch, lines, playbook, wait_until
+
+pytestmark = pytest.mark.spawns
+
+
+def test_a_launcher_cannot_read_secrets_and_a_reader_cannot_launch(url, database, workers, project):
+    schema.apply_roles(url)
+    workers.make_key(url)
+    playbook(project, tasks=["- debug:"])
+    as_role = {name: f"{url}&options=-c%20role%3Dforkless_{name}" for name in ("launcher", "worker", "reader")}
+    number = launch(as_role["launcher"], project, spec={"extra_vars": {"token": "tr0ub4dor"}})
+    with pytest.raises(forkless.queue.DatabaseError, match="may not do that"):
+        launch(as_role["reader"], project)
+
+    def refused(role, statement):
+        with (
+            psycopg.connect(as_role[role], autocommit=True) as connection,
+            pytest.raises(psycopg.errors.InsufficientPrivilege),
+        ):
+            connection.execute(statement)
+
+    for role in ("launcher", "reader"):
+        refused(role, "SELECT sealed FROM forkless.run")
+        refused(role, "SELECT secrets FROM forkless.run")
+        refused(role, "SELECT content FROM forkless.bundle")
+        refused(role, "SELECT * FROM forkless.procrastinate_jobs")
+        refused(role, f"SELECT forkless.claim({number}, 1, 1, 'w', '{{}}', 5)")
+        refused(role, "SELECT forkless.offer_worker_key('mine')")
+        refused(role, "UPDATE forkless.run SET status = 'successful'")
+    refused("reader", f"SELECT forkless.cancel({number}, 'me')")
+    refused("worker", "SELECT forkless.launch('{}', NULL, gen_random_uuid())")
+
+    async def read():
+        async with forkless.queue.connect(as_role["reader"]) as queue:
+            return [run.id for run in await queue.runs()], await queue.workers(), await queue.schedules()
+
+    assert asyncio.run(read())[0] == [number]
+    workers._url = as_role["worker"]
+    workers.start()  # with a worker's rights alone
+    assert database.wait_for(number, "successful", "failed") == "successful"
+
+
+def test_a_run_whose_label_nobody_has_any_more_gives_its_lock_back(url, database, project):
+    playbook(project, tasks=["- debug:"])
+    here = database.one("SELECT forkless.register_worker('w', 'h', 1, '{site=fra}', '{}')")
+    with pytest.raises(forkless.queue.QueueRequestError, match="has the label 'site=ber'; workers have site=fra"):
+        launch(url, project, labels=["site=ber"])
+    labelled, other = launch(url, project, labels=["site=fra"]), launch(url, project)
+    job = "SELECT queue_job IS NOT NULL FROM forkless.run WHERE id = %s"
+    assert (database.one(job, labelled), database.one(job, other)) == (True, False)
+    database.one("SELECT forkless.remove_worker(%s)", here)
+    database.one("SELECT forkless.dispatch_due()")
+    assert (database.one(job, labelled), database.one(job, other)) == (False, True)
+    database.one("SELECT forkless.cancel(%s, 'me')", other)
+    assert database.one("SELECT forkless.waits_for(%s)", labelled) == "no worker has the label site=fra"
+
+
+def test_a_limit_of_a_label_is_kept(url, database, project):
+    playbook(project, tasks=["- debug:"])
+    database.one("SELECT forkless.register_worker('w', 'h', 1, '{db}', '{}')")
+    database.one("SELECT forkless.limit_label('db', 2)")
+    numbers = [launch(url, project, labels=["db"], lock=None) for _ in range(4)]
+    queued = "SELECT count(*) FROM forkless.run WHERE queue_job IS NOT NULL AND status = 'waiting'"
+    assert database.one(queued) == 2
+    database.one("SELECT forkless.cancel(%s, 'me')", numbers[0])
+    database.one("SELECT forkless.dispatch_due()")
+    assert database.one(queued) == 2
+    assert "as the limit allows" in database.one("SELECT forkless.waits_for(%s)", numbers[3])
+
+
+def test_a_run_for_later_begins_later_and_blocks_nobody(url, database, project):
+    import datetime as dt
+
+    playbook(project, tasks=["- debug:"])
+    later = launch(url, project, at=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1))
+    now = launch(url, project)  # of the same lock
+    job = "SELECT queue_job IS NOT NULL FROM forkless.run WHERE id = %s"
+    assert (database.one(job, later), database.one(job, now)) == (False, True)
+    database.one("SELECT forkless.cancel(%s, 'me')", now)
+    database.all("UPDATE forkless.run SET not_before = now() WHERE id = %s", later)
+    database.one("SELECT forkless.dispatch_due()")
+    assert database.one(job, later)
+
+
+@in_make_faults
+def test_sigterm_lets_the_run_finish_and_a_second_one_hands_it_back(url, database, workers, project, tmp_path):
+    acts = tmp_path / "acts"
+    playbook(project, tasks=[acting(acts, times=30)])
+    number = launch(url, project)
+    patient = workers.start()
+    wait_until(lambda: lines(acts), "the first act")
+    patient.send_signal(signal.SIGTERM)
+    assert patient.wait(timeout=90) == 0
+    assert database.status(number) == "successful"
+    assert len(lines(acts)) == 30
+    hasty_run = launch(url, project, retries=1, lock=None)
+    hasty = workers.start()
+    wait_until(lambda: len(lines(acts)) > 31, "the next acts")
+    hasty.send_signal(signal.SIGTERM)
+    wait_until(lambda: "no more runs are taken" in workers.log(1), "the first signal's effect")
+    hasty.send_signal(signal.SIGTERM)
+    assert hasty.wait(timeout=60) == 0
+    assert database.one("SELECT status, attempt FROM forkless.run WHERE id = %s", hasty_run) == ("waiting", 1)
+    assert "was shut down" in database.one("SELECT note FROM forkless.run WHERE id = %s", hasty_run)
+
+
+def test_the_engine_queue_has_the_results_of_any_other(url, database, workers, project, monkeypatch):
+    monkeypatch.setenv("FORKLESS_DATABASE", url)
+    playbook(project, tasks=["- debug: msg=through-the-queue"])
+    workers.start()
+    result = forkless.run("site.yml", inventory="hosts.ini", cwd=project, engine="queue")
+    assert result.ok
+    assert "through-the-queue" in result.stdout
+    assert result.hosts["web1"]["ok"] == 1
+    playbook(project, "long.yml", tasks=["- raw: sleep 600"])
+    run = forkless.start("long.yml", inventory="hosts.ini", cwd=project, engine="queue")
+    wait_until(lambda: database.all("SELECT 1 FROM forkless.run WHERE status = 'running'"), "the long run")
+    run.cancel()
+    assert run.wait(90).status == forkless.Status.CANCELED
+    assert database.one("SELECT status FROM forkless.run ORDER BY id DESC LIMIT 1") == "canceled"
+
+
+@in_make_faults
+def test_the_message_at_the_end_is_signed_and_tried_again(url, database, workers, project, monkeypatch):
+    got = []
+
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((body, self.headers["X-Forkless-Signature"]))
+            self.send_response(500 if len(got) == 1 else 204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setenv("HOOK_SECRET", "s3cr3t")
+    server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        playbook(project, tasks=["- debug:"])
+        address = f"http://127.0.0.1:{server.server_port}/hook"
+        number = launch(url, project, webhook=address, webhook_secret="env:HOOK_SECRET")
+        workers.start()
+        wait_until(
+            lambda: database.all("SELECT 1 FROM forkless.webhook WHERE problem = 'it answered 500'"), "the first try"
+        )
+        database.all("UPDATE forkless.webhook SET next_try = now()")
+        wait_until(lambda: database.all("SELECT 1 FROM forkless.webhook WHERE delivered IS NOT NULL"), "the second try")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    body, signature = got[-1]
+    assert json.loads(body)["run"]["id"] == number
+    assert json.loads(body)["run"]["status"] == "successful"
+    assert signature == "sha256=" + hmac.new(b"s3cr3t", body, hashlib.sha256).hexdigest()
+
+
+def test_the_owner_of_a_lease_stops_before_anybody_else_may_begin(monkeypatch):
+    """Whatever the wall clock does: it takes no part."""
+    now = [1000.0]
+    monkeypatch.setattr("forkless.queue.lease.clock", lambda: now[0])
+    lease, seen = Lease(8), Observation()
+    lease.renewed(now[0])
+    now[0] += 3  # the renewal was slow, and is seen late
+    assert seen.unchanged({("run", 1): 7}) == {("run", 1): 0}
+    now[0] += 3.1
+    assert lease.expired()
+    assert seen.unchanged({("run", 1): 7})[("run", 1)] < 8
+    now[0] += 100
+    assert seen.unchanged({("run", 1): 8}) == {("run", 1): 0}  # it was renewed meanwhile
+
+
+def test_a_worker_on_another_ansible_core_says_so(url, database, project):
+    playbook(project, tasks=["- debug:"])
+    number = launch(url, project)
+    job = database.one("SELECT queue_job FROM forkless.run WHERE id = %s", number)
+    versions = json.dumps({"ansible_core": "2.18.0", "python": "3.12.1"})
+    database.one("SELECT forkless.claim(%s, %s, 1, 'w', %s::jsonb, 5)", number, job, versions)
+    assert "carried out with ansible-core 2.18.0 on Python 3.12.1" in database.one(
+        "SELECT note FROM forkless.run WHERE id = %s", number
+    )
+
+
+def test_a_project_packs_to_the_same_bytes_without_what_is_ignored(project):
+    from forkless.queue import project as projects
+
+    (project / ".git").mkdir()
+    (project / ".git/config").write_text("x")
+    (project / ".forklessignore").write_text("*.log\n!keep.log\n/big/\n")
+    (project / "a.log").write_text("x")
+    (project / "keep.log").write_text("x")
+    (project / "big").mkdir()
+    (project / "big/file").write_text("x")
+    (project / "link").symlink_to("hosts.ini")
+    first = projects.pack(str(project))
+    target = project.parent / "unpacked"
+    projects.unpack(first.content, first.sha256, str(target))
+    assert sorted(os.listdir(target)) == [".forklessignore", "hosts.ini", "keep.log", "link"]
+    assert projects.pack(str(target)).sha256 == first.sha256
+    with pytest.raises(forkless.queue.QueueError, match="does not have the hash"):
+        projects.unpack(first.content, "0" * 64, str(target))
+    (project / "escape").symlink_to("/etc/passwd")
+    with pytest.raises(forkless.queue.QueueRequestError, match="escape is a link to /etc/passwd"):
+        projects.pack(str(project))
+    (project / "escape").unlink()
+    (project / "noise").write_bytes(os.urandom(1 << 20))
+    with pytest.raises(forkless.queue.QueueRequestError, match=r"too large to travel.*noise"):
+        projects.pack(str(project), most=1 << 19)
+
+
+def test_the_playbook_command_splits_hosts_over_processes(project):
+    (project / "hosts.ini").write_text("h1\nh2\nh3\n[all:vars]\nansible_connection=local\n")
+    playbook(
+        project,
+        tasks=["- debug: msg={{ hostvars.h1.inventory_hostname }}", "- fail:\n  when: inventory_hostname == 'h2'"],
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "forkless", "playbook", "--slices", "2", "site.yml", "-i", "hosts.ini"],
+        cwd=project, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.count("PLAY RECAP") == 1
+    recap = done.stdout.partition("PLAY RECAP")[2].split("\n")[1:4]
+    assert [line.split()[0] for line in recap] == ["h1", "h2", "h3"]
+    assert "failed=1" in recap[1]
+    refused = subprocess.run(
+        [sys.executable, "-m", "forkless", "playbook", "--slices=2", "site.yml", "-i", "hosts.ini", "--report", "x.html"],
+        cwd=project, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (refused.returncode, refused.stderr) == (2, "forkless playbook: --report does not go with --slices\n")
