@@ -173,6 +173,7 @@ class Belongings:
     environ: dict[str, str]
     umask: str
     signals: dict[int, object]
+    collector: tuple[int, int, int]
 
     @classmethod
     def now(cls) -> Belongings:
@@ -185,6 +186,7 @@ class Belongings:
             environ=dict(os.environ),
             umask=_umask(),
             signals={number: signal.getsignal(number) for number in signal.valid_signals()},
+            collector=gc.get_threshold(),
         )
 
     def what_is_left(self, excused: set[str]) -> list[str]:
@@ -226,4 +228,6 @@ class Belongings:
         for number, action in self.signals.items():
             if new.signals[number] != action:
                 out.append(("signals", f"{signal.Signals(number).name} is handled by {new.signals[number]!r}"))
+        if new.collector != self.collector:
+            out.append(("collector", f"the thresholds {self.collector} became {new.collector}"))
         return out

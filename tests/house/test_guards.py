@@ -33,6 +33,7 @@ BREACHES = {
     "environ": ("leak guard: environ: LEFT", "import os\nos.environ['LEFT'] = '1'"),
     "umask": ("leak guard: umask", "import os\nos.umask(0o077 if os.umask(0) != 0o077 else 0o022)"),
     "signals": ("leak guard: signals: SIGUSR1", "import signal\nsignal.signal(signal.SIGUSR1, lambda *a: None)"),
+    "collector": ("leak guard: collector", "import gc\ngc.set_threshold(gc.get_threshold()[0] + 1)"),
     # The last one: no thread can be started after it.
     "code": (
         "leak guard: names: threading:Thread.start",
