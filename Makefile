@@ -35,7 +35,7 @@ test: $(VENV)/.ready lint  ## run all the tests
 	@$(BIN)/python tests/prepare.py
 	@echo "testing, two at a time ..."
 	@mkdir -p .cache/coverage
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone' $(COVER)
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone' --durations=25 --durations-min=3 $(COVER)
 	@echo "testing what needs the machine for itself ..."
 	@$(BIN)/python -m pytest -q -m alone $(COVER) $(if $(COVER),--cov-append)
 	@$(if $(COVER),echo "lines that the tests reached; the files with most that they did not:" && $(REPORT),echo "coverage: from Python 3.12 on, or with make coverage")
