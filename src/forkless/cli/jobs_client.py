@@ -149,7 +149,7 @@ def _collected(
     return answers
 
 
-def _why_not(host: str, whole: dict[str, Any] | None, done: forkless.Result) -> str:
+def _why_not(host: str, whole: dict[str, object] | None, done: forkless.Result) -> str:
     if whole:
         return f"{host} could not be asked: {whole.get('msg', 'it gave no reason')}"
     if done.ok or done.hosts or not done.stdout.strip():  # it came to a recap, and this host is not in it

@@ -124,7 +124,7 @@ def row_of(answer: jobs_client.HostAnswer) -> dict[str, Any]:
     names = {"host": answer.host, "job_name": answer.item["job_name"], "playbook_name": answer.item["playbook_name"]}
     if answer.trouble:
         return names | {"state": "unreachable", "why": answer.trouble}
-    job: dict[str, Any] = answer.result["job"]
+    job: dict[str, object] = answer.result["job"]
     return names | job
 
 

@@ -39,7 +39,7 @@ class _Waiting:
         self.told: dict[str, str] = {}
         self.failures: dict[str, int] = {}
 
-    def take(self, name: str, row: dict[str, Any], trouble: str, *, transient: bool) -> None:
+    def take(self, name: str, row: dict[str, object], trouble: str, *, transient: bool) -> None:
         self.last[name] = row
         if row["state"] not in _NOT_OVER:
             self.ended[name] = row

@@ -27,12 +27,14 @@ Constructor arguments stay in `args` and `__str__` builds the message from them,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forkless.core.versions import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from forkless.core.result import Result
 
 __all__ = [
     "ConflictError",
@@ -115,7 +117,7 @@ class GreenThreadsError(UnsupportedError):
 class RunError(ForklessError):
     """A run did not succeed. `.result` holds its events and output as far as they exist, or None."""
 
-    def __init__(self, sentence: str, result: Any = None) -> None:
+    def __init__(self, sentence: str, result: Result | None = None) -> None:
         super().__init__(sentence, result)
         self.sentence = sentence
         self.result = result

@@ -24,9 +24,9 @@ _lock = threading.RLock()
 _TRIES = 20
 
 
-def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
+def one_at_a_time(function: Callable[..., object]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         for left in reversed(range(_TRIES)):
             try:
                 with _lock:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forkless.jobs import owner
 from forkless.jobs.record import CLAIMED, Key, Record, moment, stamp
@@ -24,7 +24,7 @@ def successor(
     lease: float,
     claimant: str,
     now: float,
-    attempts: list[dict[str, Any]],
+    attempts: list[dict[str, object]],
 ) -> Record:
     """
     The claim to append after `old`. It has a new token, and names a fence for every claim that it replaces. A controller

@@ -106,7 +106,7 @@ class Record:
     save_time: str = ""
     metadata: dict[str, object] = field(default_factory=dict)
     async_dir: str = ""  # absolute, on the target
-    process: dict[str, Any] = field(
+    process: dict[str, object] = field(
         default_factory=dict
     )  # boot id, session, groups and start times, as seen on the target
     claim: dict[str, Any] = field(default_factory=dict)  # token, owner, time, lease, fences, attempts
@@ -172,7 +172,7 @@ class Record:
         # A claim that was given back, as the job was not over after all, has named it already.
         return [one for one in found if one.get("ansible_job_id") != self.ansible_job_id]
 
-    def with_this_among_previous(self) -> tuple[dict[str, Any], ...]:
+    def with_this_among_previous(self) -> tuple[dict[str, object], ...]:
         """`previous` for the record that replaces this one, so that this job's id stays known."""
         if not self.ansible_job_id:
             return self.previous

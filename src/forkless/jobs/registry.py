@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forkless.core.errors import (
     ConflictError,
@@ -178,7 +178,7 @@ class JobRegistry:
         metadata: dict[str, object] | None = None,
         async_dir: str = "",
         slot: str = "",
-        process: dict[str, Any] | None = None,
+        process: dict[str, object] | None = None,
     ) -> Record:
         """
         Write the record of a job that was started. Saving the same job again only updates its metadata, folder and process.
@@ -330,7 +330,7 @@ class JobRegistry:
         return True
 
     def adopt(
-        self, old: Record | None, key: Key, ansible_job_id: str, async_dir: str, process: dict[str, Any]
+        self, old: Record | None, key: Key, ansible_job_id: str, async_dir: str, process: dict[str, object]
     ) -> Record:
         """
         Write the record of a job that was found on the target because its controller died before it could save it.

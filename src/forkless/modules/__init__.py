@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forkless.core.errors import SpecError
 from forkless.modules import adaptor
@@ -79,20 +79,20 @@ def installed(*, actions: bool = False) -> Iterator[None]:
 
 def run(
     path: str,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
     *,
     name: str | None = None,
     environ: Mapping[str, str] | None = None,
     cwd: str | None = None,
     programs: bool | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Run one module in this process and return its result, decoded from the JSON that the module printed."""
     source = module_source.load(path, name or full_name("module", path))
     if source is None:
         raise SpecError(f"{path} is not a Python module of the new style; only those can be run in this process")
     done = execution.execute(source, encode_arguments(arguments), environ=environ, cwd=cwd, programs=programs)
     try:
-        result: dict[str, Any] = json.loads(done.stdout)
+        result: dict[str, object] = json.loads(done.stdout)
     except ValueError:
         result = {
             "failed": True,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["decref", "finalize_manager", "serve_client", "serve_forever"]
 
 # The servers that run on threads of this program, by address.
-_servers: dict[Any, Any] = {}
+_servers: dict[object, Any] = {}
 
 
 class _Served(BaseException):
@@ -63,7 +63,7 @@ class _ClosableListener:
         self._shut = False
         self._inside: weakref.WeakSet[object] = weakref.WeakSet()
 
-    def accept(self) -> Any:
+    def accept(self) -> object:
         try:
             visitor = self._listener.accept()
         except OSError:
@@ -76,7 +76,7 @@ class _ClosableListener:
         self._inside.add(visitor)
         return visitor
 
-    def shut(self, address: Any) -> None:
+    def shut(self, address: object) -> None:
         self._shut = True
         with contextlib.suppress(OSError):  # no thread is in accept(); otherwise this connection wakes it
             connection.SocketClient(address).close()  # type: ignore[attr-defined]
@@ -144,7 +144,7 @@ def serve_client(stock: Callable[..., object]) -> object:
 class _NoClient:
     """The client argument of a direct call to the server."""
 
-    def send(self, message: Any) -> None:
+    def send(self, message: object) -> None:
         """Discard the server's answer."""
 
 

@@ -294,7 +294,7 @@ def _stand_in_seams() -> list[Seam]:
 def _bootstrap_of(stock: Callable[..., Any]) -> object:
     from forkless.multiprocessing import bootstrap as bootstrap_module
 
-    def bootstrap(self: Any, parent_sentinel: int | None = None) -> int:
+    def bootstrap(self: object, parent_sentinel: int | None = None) -> int:
         if process_state.current_state() is process_state.MAIN:
             # A real process, forked while only "thread" was installed. It shares its interpreter with no other child,
             # so the replacements are undone.

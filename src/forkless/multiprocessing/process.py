@@ -77,7 +77,7 @@ class CurrentProcess:
         setattr(current_state().process, name, value)
 
 
-class Contexts(dict[str, Any]):
+class Contexts(dict[str, object]):
     """
     multiprocessing.context._concrete_contexts, in which "thread" can be looked up but is not listed.
 
@@ -149,7 +149,7 @@ def sentinel_of(stock: property) -> property:
 
 
 def repr_of(stock: Callable[..., Any]) -> object:
-    def __repr__(self: Any) -> str:  # noqa: N807
+    def __repr__(self: object) -> str:  # noqa: N807
         text: str = stock(self)
         if self is current_state().process:
             # The stdlib compares self with _current_process, which never matches, and so shows another status.

@@ -15,7 +15,10 @@ import os
 import threading
 import time
 from multiprocessing import process as stdlib_process
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["MAIN", "OwnedNumber", "OwnedNumbers", "ProcessState", "current_state", "inherit_state"]
 
@@ -156,7 +159,7 @@ def current_state() -> ProcessState:
     return state
 
 
-def inherit_state(start: Any) -> Any:
+def inherit_state(start: Callable[..., object]) -> object:
     """Return a Thread.start that gives the new thread the ProcessState of the thread that starts it."""
 
     def start_in_this_state(self: threading.Thread) -> None:

@@ -92,7 +92,7 @@ class _Ends:
             del store.messages[number]
             raise
 
-    def receive(self) -> Any:
+    def receive(self) -> object:
         """Replaces the reader's recv_bytes. Called with the queue's read lock held."""
         reader, store = self._reader, self.store
         header = os.read(reader.fileno(), _NUMBER.size)
@@ -114,7 +114,7 @@ class _Ends:
 def init(stock: Callable[..., object]) -> object:
     """Queue.__init__. Only this creates a message store: the copy of a queue without a store must not use one."""
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
         stock(self, *args, **kwargs)
         core = _core(self)
         if core is not None:
@@ -127,7 +127,7 @@ def init(stock: Callable[..., object]) -> object:
 def reset(stock: Callable[..., object]) -> object:
     """Queue._reset, which runs for every copy of a queue and attaches the shared message store to it."""
 
-    def _reset(self: Any, *args: object, **kwargs: object) -> None:
+    def _reset(self: object, *args: object, **kwargs: object) -> None:
         stock(self, *args, **kwargs)
         store = getattr(_core(self), "store", None)
         if store is not None:
@@ -148,7 +148,7 @@ def _attach(queue: Any, store: _MessageStore) -> None:
 
 
 def put(stock: Callable[..., object]) -> object:
-    def put(self: Any, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(self: Any, obj: object, block: bool = True, timeout: float | None = None) -> None:
         ends = vars(self).get("_forkless_ends")
         message = None
         if ends is not None and self._thread is not None and not (self._closed or self._buffer):
@@ -197,7 +197,7 @@ def _sent(queue: Any, ends: _Ends, message: bytes | memoryview) -> bool:
 def simple_init(stock: Callable[..., object]) -> object:
     """SimpleQueue.__init__, which replaces the pipe by a memory pipe: see `memory_pipe`."""
 
-    def __init__(self: Any, *args: object, **kwargs: object) -> None:  # noqa: N807
+    def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
         stock(self, *args, **kwargs)
         if _core(self) is not None:
             memory_pipe.use_memory_pipe(self)

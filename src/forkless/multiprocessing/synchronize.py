@@ -37,7 +37,7 @@ class _Semaphore:
 
     # The message store of the queue whose write lock this is. Copies of a queue share the semaphore, and by it the
     # store.
-    store: Any = None
+    store: object = None
 
     def __init__(self, value: int) -> None:
         self._value = value
@@ -128,7 +128,7 @@ class _Mutex(_Semaphore):
 
 
 _cores: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-_names: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_names: weakref.WeakValueDictionary[str, object] = weakref.WeakValueDictionary()
 
 
 class SemLock:

@@ -55,7 +55,7 @@ def _own(thing: object) -> object:
     return _own_end(thing)
 
 
-def _own_end(thing: object) -> Any:
+def _own_end(thing: object) -> object:
     if isinstance(thing, MemoryConnection):
         return thing if thing.closed else thing.twin()
     if isinstance(thing, Connection) and not thing.closed:
@@ -118,7 +118,7 @@ def _maker(queue: object) -> int | None:
 
 
 def _change_owner(finalizer: Any, owner: int) -> None:
-    registry: dict[Any, Any] = util._finalizer_registry
+    registry: dict[object, object] = util._finalizer_registry
     priority, number = finalizer._key
     with contextlib.suppress(KeyError):  # the finalizer has run meanwhile
         del registry[finalizer._key]

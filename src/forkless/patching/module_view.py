@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import types
-from typing import Any
 
 __all__ = ["ModuleView"]
 
@@ -21,7 +20,7 @@ class ModuleView(types.ModuleType):
         self.__dict__["_real"] = real
         self.__dict__.update(names)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.__dict__["_real"], name)
 
     def __dir__(self) -> list[str]:

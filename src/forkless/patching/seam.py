@@ -64,7 +64,7 @@ def for_speed(site: str, why: str, stand_in: Callable[[Any, str], object], minor
     return Seam(site, why, stand_in, minors, kind=Kind.SPEED)
 
 
-def made_by(make: Callable[[Any], object]) -> Callable[[Any, str], object]:
+def made_by(make: Callable[[Any], object]) -> Callable[[object, str], object]:
     """The factory of a seam whose replacement is made from the original alone."""
     return lambda original, _site: make(original)
 

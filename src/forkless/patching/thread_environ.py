@@ -63,7 +63,7 @@ def _to_change() -> MutableMapping[str, str] | None:
 class ThreadEnviron(_Real):  # type: ignore[misc]
     """The class of `os.environ` and `os.environb` while a provider is registered."""
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> object:
         own = own_variables()
         if own is None:
             return super().__getitem__(key)
@@ -74,14 +74,14 @@ class ThreadEnviron(_Real):  # type: ignore[misc]
             raise KeyError(key) from None
         return self.decodevalue(os.fsencode(value))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         own = _to_change()
         if own is None:
             super().__setitem__(key, value)
         else:
             own[os.fsdecode(self.encodekey(key))] = os.fsdecode(self.encodevalue(value))
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: object) -> None:
         own = _to_change()
         if own is None:
             super().__delitem__(key)
@@ -91,7 +91,7 @@ class ThreadEnviron(_Real):  # type: ignore[misc]
         except KeyError:
             raise KeyError(key) from None
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> object:
         own = own_variables()
         if own is None:
             yield from super().__iter__()
@@ -135,7 +135,7 @@ def provided(provider: Provider) -> Iterator[None]:
                 _give_class(_Real)
 
 
-def _give_class(kind: Any) -> None:
+def _give_class(kind: object) -> None:
     for environ in _swapped:
         environ.__class__ = kind
 

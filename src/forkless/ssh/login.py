@@ -48,7 +48,7 @@ async def _login(settings: Settings, tunnel: object) -> object:
     unread: list[str] = []
 
     class Client(library.SSHClient):  # type: ignore[misc, name-defined]
-        def validate_host_public_key(self, host: str, addr: str, port: int, key: Any) -> bool:
+        def validate_host_public_key(self, host: str, addr: str, port: int, key: object) -> bool:
             del host, addr, port
             return host_keys.judge(key)
 
@@ -56,7 +56,7 @@ async def _login(settings: Settings, tunnel: object) -> object:
         # A host with a changed key gets no password, even with StrictHostKeyChecking=no, as in ssh.
         return None if host_keys.changed else settings.password
 
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "config": None,
         "username": settings.user,
         "known_hosts": host_keys.trusted,
@@ -120,7 +120,7 @@ def _public_keys(settings: Settings) -> list[str]:
 def _keys(settings: Settings, unread: list[str]) -> list[object]:
     """The readable private keys, with their certificates. The paths of unreadable files are added to `unread`."""
     library = asyncssh()
-    found: list[Any] = []
+    found: list[object] = []
     if settings.key:
         try:
             key = library.import_private_key(settings.key.strip() + "\n", settings.passphrase)

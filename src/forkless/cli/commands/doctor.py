@@ -281,7 +281,7 @@ def _capabilities() -> list[Finding]:
     return found
 
 
-def _engine() -> dict[str, Any]:
+def _engine() -> dict[str, object]:
     """The default engine on this machine, and the reason."""
     try:
         name = engines.choose(None)

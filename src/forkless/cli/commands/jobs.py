@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forkless.cli import jobs_client, jobs_notify
 from forkless.cli.jobs_logs import logs
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, run: Any, text: str, *, job: str, hosts: bool = True) -> argparse.ArgumentParser:
+    def command(name: str, run: object, text: str, *, job: str, hosts: bool = True) -> argparse.ArgumentParser:
         own = [line for line in EXAMPLES.splitlines() if line.startswith(f"  forkless jobs {name}")]
         sub = commands.add_parser(
             name,

@@ -149,7 +149,7 @@ class RunView:
 
             self._report.write(page(self.timeline, status=status, rc=rc, facts=facts, recap=self._last))
 
-    def _result(self, status: str, rc: int, text: str, ident: str) -> dict[str, Any]:
+    def _result(self, status: str, rc: int, text: str, ident: str) -> dict[str, object]:
         from forkless.core.result import Result
 
         result: Any = Result(status=status, rc=rc, events=self._events)  # type: ignore[arg-type]

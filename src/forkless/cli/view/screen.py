@@ -117,7 +117,7 @@ class Screen:
     def buffer(self) -> object:
         return self._out.buffer
 
-    def reconfigure(self, **how: Any) -> None:
+    def reconfigure(self, **how: object) -> None:
         self._out.reconfigure(**how)
         self.encoding, self.errors = self._out.encoding, self._out.errors
 

@@ -209,11 +209,13 @@ class RunnerSpawn(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
     Takes the same arguments except `preexec_fn`, which is Python code between fork and exec.
     """
 
-    def __init__(self, command: str, args: list[str] | None = None, **options: Any) -> None:
+    def __init__(self, command: str, args: list[str] | None = None, **options: object) -> None:
         options.setdefault("maxread", 16384)
         super().__init__(command, [] if args is None else args, **options)
 
-    def _spawn(self, command: Any, args: Any = None, preexec_fn: Any = None, dimensions: Any = None) -> None:
+    def _spawn(
+        self, command: object, args: object = None, preexec_fn: object = None, dimensions: object = None
+    ) -> None:
         if preexec_fn is not None:
             raise pexpect.ExceptionPexpect(
                 "preexec_fn would run Python in a copy of this program, which may hang for ever; RunnerSpawn does not "
@@ -228,7 +230,7 @@ class RunnerSpawn(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
         env: dict[str, str] | None = None,
         cwd: str | None = None,
         echo: bool = True,
-        preexec_fn: Any = None,  # noqa: ARG002  # pexpect's own function, for SIGHUP: the exec step handles that
+        preexec_fn: object = None,  # noqa: ARG002  # pexpect's own function, for SIGHUP: the exec step handles that
         dimensions: tuple[int, int] = (24, 80),
     ) -> _PtyChild:
         words = [word if isinstance(word, bytes) else os.fsencode(word) for word in args]
@@ -261,8 +263,8 @@ class RunnerSpawn(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
         return _PtyChild(popen.pid, master, run_mark(env))
 
     def expect_list(
-        self, pattern_list: Any, timeout: Any = -1, searchwindowsize: Any = -1, async_: bool = False, **kw: Any
-    ) -> Any:
+        self, pattern_list: Any, timeout: object = -1, searchwindowsize: object = -1, async_: bool = False, **kw: object
+    ) -> object:
         if async_ or kw:
             return super().expect_list(pattern_list, timeout, searchwindowsize, async_, **kw)
         if list(pattern_list) == [pexpect.EOF] and not self.isalive():
@@ -320,7 +322,7 @@ class RunnerSpawn(pexpect.spawn):  # type: ignore[misc]  # pexpect has no types
         index: int = expecter.eof()
         return index
 
-    def send(self, s: Any) -> int:
+    def send(self, s: object) -> int:
         try:
             written: int = super().send(s)
         except OSError as err:

@@ -51,14 +51,14 @@ def _groups() -> list[Group]:
     return found
 
 
-def _find(rows: list[Any], field: str, value: object, what: str) -> Any:
+def _find(rows: list[Any], field: str, value: object, what: str) -> object:
     for row in rows:
         if getattr(row, field) == value:
             return row
     raise KeyError(f"{what}: {value!r}")
 
 
-def _pwd() -> dict[str, Any]:
+def _pwd() -> dict[str, object]:
     return {
         "struct_passwd": User,
         "getpwall": _users,
@@ -67,7 +67,7 @@ def _pwd() -> dict[str, Any]:
     }
 
 
-def _grp() -> dict[str, Any]:
+def _grp() -> dict[str, object]:
     return {
         "struct_group": Group,
         "getgrall": _groups,
@@ -77,7 +77,7 @@ def _grp() -> dict[str, Any]:
 
 
 # Ansible guards its imports of the other modules that are missing there (readline, syslog, curses, resource), or never imports them.
-STAND_INS: dict[str, Callable[[], dict[str, Any]]] = {"pwd": _pwd, "grp": _grp}
+STAND_INS: dict[str, Callable[[], dict[str, object]]] = {"pwd": _pwd, "grp": _grp}
 
 _NEVER = object()
 

@@ -152,7 +152,7 @@ def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
 class ConfigGate:
     """Admits runs in the order of their arrival. All methods may be called from any thread."""
 
-    def __init__(self, install: Callable[[Callable[[], bool]], Any]) -> None:
+    def __init__(self, install: Callable[[Callable[[], bool]], object]) -> None:
         self._install = install
         # Guards the fields. Held while ansible-core is imported and seams are installed or undone: no run may start then.
         self._changed = threading.Condition()
@@ -165,7 +165,7 @@ class ConfigGate:
         self._set_aside = False
         self._absent: Callable[[], None] = lambda: None
         self._give_back: Callable[[], None] = lambda: None
-        self._worlds: collections.OrderedDict[Any, dict[str, Any]] = collections.OrderedDict()
+        self._worlds: collections.OrderedDict[object, dict[str, Any]] = collections.OrderedDict()
 
     @contextlib.contextmanager
     def passed(self, read: Callable[[], dict[str, str]], *, stop: Stop, wait: bool, ours: bool) -> Iterator[None]:
@@ -205,7 +205,7 @@ class ConfigGate:
                     self._close()
                 self._changed.notify_all()
 
-    def left_behind(self, thread: Any) -> None:
+    def left_behind(self, thread: object) -> None:
         """
         Register a run's thread that was abandoned inside the current ansible-core. Called before its run leaves the gate.
 

@@ -19,7 +19,7 @@ from forkless.core.run_context import SCOPE, entered
 from forkless.engines.threads.workers.interrupt import Interrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from forkless.core.stop import Stop
     from forkless.core.terminal import Terminal, TextStream
@@ -109,7 +109,7 @@ class RunContext(ThreadScope):
         """The optimizations that are switched off in this run: see `core.switches`."""
         self.interpreters: InterpreterPool | None = None
         """The pool of warm interpreters of this run."""
-        self.state: dict[Any, Any] = {}
+        self.state: dict[Hashable, Any] = {}
         """State of the replacements in `patches.run_state` and others, each under its own key."""
         # Held while plugins are searched, never while one is executed.
         self.loader_lock = threading.RLock()

@@ -29,7 +29,7 @@ _TOP = "ansible"
 class ProgramModules:
     """Modules that the program imported, by name. While they are not in `sys.modules`, the program's imports are served from here."""
 
-    def __init__(self, modules: dict[str, Any]) -> None:
+    def __init__(self, modules: dict[str, object]) -> None:
         self.modules = modules
         self._serving = False
         # Held while a module is executed, as Python holds the module's import lock.
@@ -62,7 +62,7 @@ class ProgramModules:
 
         return end
 
-    def _is_for_program(self, space: dict[str, Any]) -> bool:
+    def _is_for_program(self, space: dict[str, object]) -> bool:
         """Whether these globals belong to the program: to its ansible-core, or, outside of runs, to anything but Ansible and forkless."""
         name = str(space.get("__name__", ""))
         mine = self.modules.get(name)
@@ -80,7 +80,7 @@ class ProgramModules:
                     self._module(f"{full}.{item}")
         return module
 
-    def _module(self, full: str) -> Any:
+    def _module(self, full: str) -> object:
         found = self.modules.get(full)
         if found is not None:
             return found
@@ -103,7 +103,7 @@ class ProgramModules:
             return module
 
 
-def _specs(full: str, path: Any) -> Iterator[Any]:
+def _specs(full: str, path: object) -> Iterator[Any]:
     for finder in list(sys.meta_path):
         find = getattr(finder, "find_spec", None)
         spec = None if find is None else find(full, path)

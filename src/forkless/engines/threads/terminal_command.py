@@ -52,7 +52,7 @@ def ansible_class(command: str) -> Any:
 
 def extended_class(
     command: str, run_context: RunContext, terminal: Terminal, begin: Callable[[TerminalChoices], None]
-) -> Any:
+) -> object:
     """Ansible's class with the terminal's flags in its parser. `begin` is called once the command line is parsed."""
 
     class ForklessCommand(ansible_class(command)):  # type: ignore[misc]

@@ -163,13 +163,13 @@ class AraStore(RevisionLog):
         _, page = self._request("GET", f"/api/v1/records?playbook={playbook}&key={urllib.parse.quote(key, safe='')}")
         return int(page["results"][0]["id"]) if page.get("results") else None
 
-    def _value(self, number: int) -> dict[str, Any]:
+    def _value(self, number: int) -> dict[str, object]:
         status, record = self._request("GET", f"/api/v1/records/{number}", also=(404,))
         value = record.get("value") if status == 200 else None
         return value if isinstance(value, dict) else {}
 
     def _request(
-        self, method: str, path: str, content: Any = None, also: tuple[int, ...] = ()
+        self, method: str, path: str, content: object = None, also: tuple[int, ...] = ()
     ) -> tuple[int, dict[str, Any]]:
         body = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(self._server + path, body, self._headers, method=method)  # noqa: S310 -- http or https, by open_store

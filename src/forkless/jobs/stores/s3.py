@@ -13,10 +13,13 @@ from __future__ import annotations
 import re
 import time
 import urllib.parse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forkless.core.errors import SpecError, StoreError, UnsupportedError
 from forkless.jobs.stores.store import RevisionLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["S3Store"]
 
@@ -123,7 +126,7 @@ class S3Store(RevisionLog):
                 return found
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
-    def _ask(self, request: str, what: str, absent: tuple[str, ...] = (), **arguments: Any) -> Any:
+    def _ask(self, request: str, what: str, absent: tuple[str, ...] = (), **arguments: object) -> Any:
         import botocore.exceptions as wrong
 
         try:
@@ -142,7 +145,7 @@ class S3Store(RevisionLog):
         except (wrong.BotoCoreError, OSError) as error:
             raise StoreError(f"the jobs in {self.url} could not {what}: {error}") from error
 
-    def _reading(self, read: Any) -> Any:
+    def _reading(self, read: Callable[..., object]) -> Any:
         import botocore.exceptions as wrong
 
         try:
@@ -150,7 +153,7 @@ class S3Store(RevisionLog):
         except (wrong.BotoCoreError, OSError) as error:
             raise StoreError(f"the jobs in {self.url} could not be read: {error}") from error
 
-    def _client(self) -> Any:
+    def _client(self) -> object:
         if self._lazy is None:
             try:
                 import boto3

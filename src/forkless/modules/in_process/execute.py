@@ -36,7 +36,7 @@ class ModuleResult:
     stderr: str
 
 
-def encode_arguments(arguments: Mapping[str, Any], profile: str = "legacy") -> bytes:
+def encode_arguments(arguments: Mapping[str, object], profile: str = "legacy") -> bytes:
     """Encode the arguments as Ansible would for a host; a value that cannot be encoded raises the same error."""
     params = {"ANSIBLE_MODULE_ARGS": arguments}
     try:

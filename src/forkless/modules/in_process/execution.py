@@ -63,7 +63,7 @@ class InProcessExecution(ColdExecution):
         wanted = self.action.get_become_option("become_user")
         return bool(wanted) and wanted != (self.action._get_remote_user() or self.connection.default_user)
 
-    def build(self, upstream: Upstream, *args: Any, **kwargs: Any) -> object:
+    def build(self, upstream: Upstream, *args: Any, **kwargs: object) -> object:
         given = dict(zip(("module_name", "module_path", "module_args", "templar"), args, strict=False)) | kwargs
         source = module_source.load(given["module_path"], full_name(given["module_name"], given["module_path"]))
         if source is None:

@@ -7,7 +7,7 @@ import contextlib
 import io
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,9 +26,9 @@ class Invocation:
     profile: str = "legacy"
     programs: bool = True
     """Whether the module may start programs."""
-    parsed: dict[str, Any] = field(default_factory=dict, repr=False)
-    warnings: Any = None
-    deprecations: Any = None
+    parsed: dict[str, object] = field(default_factory=dict, repr=False)
+    warnings: object = None
+    deprecations: object = None
     stdout: io.StringIO = field(default_factory=io.StringIO)
     stderr: io.StringIO = field(default_factory=io.StringIO)
     output: TimedOutput | None = None
@@ -37,7 +37,7 @@ class Invocation:
     """What is masked in that output."""
     running: int = 0
     """Calls of run_command whose programs are told. Programs that the module starts itself are not."""
-    at_exit: list[Callable[[], Any]] = field(default_factory=list)
+    at_exit: list[Callable[[], object]] = field(default_factory=list)
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ __all__ = ["OURS", "run"]
 Said = tuple[int, str, str]
 
 
-def run(arguments: list[Any]) -> Said:
+def run(arguments: list[object]) -> Said:
     """Run the implementation of `arguments[0]`. An unreadable or damaged file gives exit status 2, as from the program."""
     words = [os.fsdecode(one) if isinstance(one, bytes) else str(one) for one in arguments]
     try:

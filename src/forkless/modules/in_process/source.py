@@ -11,10 +11,13 @@ import sys
 import threading
 import types
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forkless.core.errors import UnsupportedError
 from forkless.modules.in_process.invocation import current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["VIEWS", "ModuleSource", "load"]
 
@@ -99,7 +102,7 @@ def needs_program(name: str, program: object) -> str:
 class _SysOfModule(types.ModuleType):
     """sys as a module's own code sees it: stdout, stderr and argv belong to the invocation, the rest is the real sys."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         invocation = current()
         if invocation is not None:
             if name in ("stdout", "stderr"):
@@ -112,7 +115,7 @@ class _SysOfModule(types.ModuleType):
 class _SubprocessOfModule(types.ModuleType):
     """subprocess as a module's own code sees it: raises UnsupportedError if programs cannot be started."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         thing = getattr(VIEWS.get("subprocess", subprocess), name)
         invocation = current()
         if invocation is None or name not in _STARTERS:
@@ -121,7 +124,7 @@ class _SubprocessOfModule(types.ModuleType):
             # Without `env` the child would inherit the C library's environment, which lacks the task's variables.
             return lambda *args, **kwargs: thing(*args, **{"env": dict(os.environ), **kwargs})
 
-        def refuse(args: Any = None, *_: Any, **__: Any) -> Any:
+        def refuse(args: object = None, *_: object, **__: object) -> object:
             raise UnsupportedError(needs_program(invocation.name, args))
 
         return refuse
@@ -133,13 +136,13 @@ _sys, _subprocess = _SysOfModule("sys"), _SubprocessOfModule("subprocess")
 
 def _import(
     name: str,
-    globals_: Any = None,
-    locals_: Any = None,
-    names: Any = (),
+    globals_: object = None,
+    locals_: object = None,
+    names: object = (),
     level: int = 0,
     *,
-    real: Any = builtins.__import__,
-) -> Any:
+    real: Callable[..., object] = builtins.__import__,
+) -> object:
     if level == 0:
         if name == "sys":
             return _sys
@@ -159,7 +162,7 @@ def _import(
         raise
 
 
-def _beside(name: str, names: Any) -> Any:
+def _beside(name: str, names: Any) -> object:
     """
     Load `ansible.module_utils.mine` from the folders beside a playbook or in a role.
 
@@ -199,5 +202,5 @@ def _print(*values: object, file: Any = None, **more: Any) -> None:
     builtins.print(*values, file=file, **more)
 
 
-def _builtins() -> dict[str, Any]:
+def _builtins() -> dict[str, object]:
     return {**vars(builtins), "__import__": _import, "print": _print, "open": VIEWS.get("open", open)}

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from forkless.core import versions
 from forkless.modules.in_process import programs
@@ -29,6 +29,9 @@ from forkless.modules.in_process.invocation import current
 from forkless.modules.in_process.source import VIEWS, needs_program
 from forkless.modules.warm.remote.live_output import as_bytes, tap
 from forkless.patching.seam import Seam
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = ["STAND_INS"]
 
@@ -40,12 +43,18 @@ SINCE_2_19 = versions.since("2.19")
 SINCE_2_22 = versions.since("2.22")
 
 
+class _AnsibleModule(Protocol):
+    no_log_values: Iterable[str]
+
+    def fail_json(self, msg: str, **result: object) -> object: ...
+
+
 # -- arguments in, result out -------------------------------------------------------------------------------------
 
 
-def load_params(original: Any, _site: str) -> Any:
+def load_params(original: Callable[..., object], _site: str) -> object:
     @functools.wraps(original)
-    def stand_in() -> Any:
+    def stand_in() -> object:
         invocation = current()
         if invocation is None:
             return original()
@@ -56,21 +65,22 @@ def load_params(original: Any, _site: str) -> Any:
     return stand_in
 
 
-def _decoder(profile: str) -> Any:
+def _decoder(profile: str) -> type[json.JSONDecoder] | None:
     try:
         from ansible.module_utils.common.json import Direction, get_module_decoder
     except ImportError:  # up to 2.18 there are no profiles
         return None
-    return get_module_decoder(profile, Direction.CONTROLLER_TO_MODULE)
+    decoder: type[json.JSONDecoder] = get_module_decoder(profile, Direction.CONTROLLER_TO_MODULE)
+    return decoder
 
 
 class _Parsed:
     """Replaces `_PARSED_MODULE_ARGS`, which is None until a module has read its arguments; reads the current invocation's."""
 
-    def __init__(self, original: Any) -> None:
+    def __init__(self, original: Mapping[str, object] | None) -> None:
         self._original = original
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> object:
         invocation = current()
         where = self._original if invocation is None else invocation.parsed
         return default if where is None else where.get(key, default)
@@ -79,13 +89,13 @@ class _Parsed:
         return current() is not None or bool(self._original)
 
 
-def parsed_arguments(original: Any, _site: str) -> Any:
+def parsed_arguments(original: Mapping[str, object] | None, _site: str) -> object:
     return _Parsed(original)
 
 
-def record_result(original: Any, _site: str) -> Any:
+def record_result(original: Callable[..., object], _site: str) -> object:
     @functools.wraps(original)
-    def stand_in(self: Any, o: dict[str, Any]) -> None:
+    def stand_in(self: object, o: dict[str, object]) -> None:
         invocation = current()
         if invocation is None:
             original(self, o)
@@ -105,22 +115,22 @@ class _Json(types.ModuleType):
         super().__init__("json")
         self._original = original
 
-    def get_module_encoder(self, profile: str | None, direction: Any) -> Any:
+    def get_module_encoder(self, profile: str | None, direction: object) -> object:
         invocation = current()
         return self._original.get_module_encoder(profile if invocation is None else invocation.profile, direction)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._original, name)
 
 
-def json_(original: Any, _site: str) -> Any:
+def json_(original: object, _site: str) -> object:
     return _Json(original)
 
 
-def print_(_original: Any, _site: str) -> Any:
+def print_(_original: object, _site: str) -> object:
     """A global name in `basic` shadows the builtin `print`, so sys.stdout of the process need not be redirected."""
 
-    def stand_in(*values: Any, **more: Any) -> None:
+    def stand_in(*values: object, **more: Any) -> None:
         invocation = current()
         if invocation is not None and more.get("file") is None:
             more["file"] = invocation.stdout
@@ -130,18 +140,18 @@ def print_(_original: Any, _site: str) -> Any:
 
 
 class _AtExit(types.ModuleType):
-    def register(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def register(self, function: Callable[..., object], *args: object, **kwargs: object) -> object:
         invocation = current()
         if invocation is None:
             return atexit.register(function, *args, **kwargs)
         invocation.at_exit.append(functools.partial(function, *args, **kwargs))
         return function
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(atexit, name)
 
 
-def at_exit(_original: Any, _site: str) -> Any:
+def at_exit(_original: object, _site: str) -> object:
     return _AtExit("atexit")
 
 
@@ -151,7 +161,7 @@ def at_exit(_original: Any, _site: str) -> Any:
 class _Collected:
     """Replaces a global dict or list of warnings: while a module runs on the thread, the invocation's own one is used."""
 
-    def __init__(self, original: Any, field: str) -> None:
+    def __init__(self, original: object, field: str) -> None:
         self._original, self._field = original, field
 
     def _now(self) -> Any:
@@ -164,10 +174,10 @@ class _Collected:
             setattr(invocation, self._field, kept)
         return kept
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._now(), name)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self._now()[key] = value
         invocation = current()
         if invocation is not None:
@@ -176,13 +186,13 @@ class _Collected:
                 # process, so the module_util is removed from sys.modules and the next module imports it again.
                 invocation.at_exit.append(functools.partial(sys.modules.pop, name, None))
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> object:
         return iter(self._now())
 
     def __len__(self) -> int:
         return len(self._now())
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._now()
 
 
@@ -198,35 +208,35 @@ def _module_utils_being_imported() -> list[str]:
     return found
 
 
-def collected(field: str) -> Any:
+def collected(field: str) -> Callable[[object, str], object]:
     return lambda original, _site: _Collected(original, field)
 
 
 class _Internal(types.ModuleType):
     """`is_controller` is False while a module runs, so that its warnings are returned in its result, as from any host."""
 
-    def __init__(self, original: Any) -> None:
+    def __init__(self, original: types.ModuleType) -> None:
         super().__init__(original.__name__)
         self.__dict__["_original"] = original
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if name == "is_controller" and current() is not None:
             return False
         return getattr(self.__dict__["_original"], name)
 
 
-def internal(original: Any, _site: str) -> Any:
+def internal(original: types.ModuleType, _site: str) -> object:
     return _Internal(original)
 
 
 # -- process state that a module must not change -------------------------------------------------------------------
 
 
-def nothing(original: Any, _site: str) -> Any:
+def nothing(original: Callable[..., object], _site: str) -> object:
     """The replacement does nothing while a module runs on the calling thread."""
 
     @functools.wraps(original)
-    def stand_in(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def stand_in(self: object, *args: object, **kwargs: object) -> object:
         return original(self, *args, **kwargs) if current() is None else None
 
     return stand_in
@@ -235,9 +245,9 @@ def nothing(original: Any, _site: str) -> Any:
 # -- programs -----------------------------------------------------------------------------------------------------
 
 
-def run_command(original: Any, _site: str) -> Any:
+def run_command(original: Callable[..., object], _site: str) -> object:
     @functools.wraps(original)
-    def stand_in(self: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
+    def stand_in(self: _AnsibleModule, args: object, *more: object, **kwargs: object) -> object:
         invocation = current()
         if invocation is None or invocation.programs:
             if invocation is not None and invocation.output is not None:
@@ -252,9 +262,9 @@ def run_command(original: Any, _site: str) -> Any:
     return stand_in
 
 
-def get_bin_path(original: Any, _site: str) -> Any:
+def get_bin_path(original: Callable[..., object], _site: str) -> object:
     @functools.wraps(original)
-    def stand_in(self: Any, arg: str, required: bool = False, opt_dirs: Any = None) -> Any:
+    def stand_in(self: _AnsibleModule, arg: str, required: bool = False, opt_dirs: object = None) -> object:
         invocation = current()
         if invocation is None or invocation.programs:
             return original(self, arg, required, opt_dirs)
@@ -267,9 +277,9 @@ def get_bin_path(original: Any, _site: str) -> Any:
     return stand_in
 
 
-def find_program(original: Any, _site: str) -> Any:
+def find_program(original: Callable[..., object], _site: str) -> object:
     @functools.wraps(original)
-    def stand_in(arg: str, *args: Any, **kwargs: Any) -> Any:
+    def stand_in(arg: str, *args: object, **kwargs: object) -> object:
         invocation = current()
         if invocation is None or invocation.programs:
             return original(arg, *args, **kwargs)
@@ -280,11 +290,11 @@ def find_program(original: Any, _site: str) -> Any:
     return stand_in
 
 
-def is_executable(original: Any, _site: str) -> Any:
+def is_executable(original: Callable[..., object], _site: str) -> object:
     """If no program can be started, none is reported as executable: modules already handle a missing program."""
 
     @functools.wraps(original)
-    def stand_in(path: Any) -> Any:
+    def stand_in(path: object) -> object:
         invocation = current()
         return original(path) if invocation is None or invocation.programs else False
 
@@ -294,10 +304,10 @@ def is_executable(original: Any, _site: str) -> Any:
 class _SubprocessStub(types.ModuleType):
     """subprocess without `preexec_fn` for run_command: Python code between fork and exec can deadlock beside threads."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(VIEWS.get("subprocess", subprocess), name)
 
-    def Popen(self, *args: Any, **kwargs: Any) -> Any:  # noqa: N802  # the stdlib's name
+    def Popen(self, *args: object, **kwargs: Any) -> object:  # noqa: N802  # the stdlib's name
         real = VIEWS.get("subprocess", subprocess).Popen
         function = kwargs.get("preexec_fn")
         if current() is not None and function is not None:
@@ -315,27 +325,27 @@ class _SubprocessStub(types.ModuleType):
 class _Distro(types.ModuleType):
     """subprocess for `distro`, which calls lsb_release and uname and continues without them after an OSError."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(subprocess, name)
 
-    def check_output(self, cmd: Any, *args: Any, **kwargs: Any) -> Any:
+    def check_output(self, cmd: str | Sequence[str], *args: Any, **kwargs: Any) -> object:
         invocation = current()
         if invocation is not None and not invocation.programs:
             raise OSError(errno.ENOTSUP, needs_program(invocation.name, cmd))
         return subprocess.check_output(cmd, *args, **kwargs)
 
 
-def distro(_original: Any, _site: str) -> Any:
+def distro(_original: object, _site: str) -> object:
     return _Distro("subprocess")
 
 
 class _Platform(types.ModuleType):
     """platform for the facts: `architecture("")` tells 32 from 64 bits without starting the program `file`."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(platform, name)
 
-    def architecture(self, *args: Any) -> Any:
+    def architecture(self, *args: str) -> object:
         invocation = current()
         return (
             platform.architecture("")
@@ -344,11 +354,11 @@ class _Platform(types.ModuleType):
         )
 
 
-def platform_(_original: Any, _site: str) -> Any:
+def platform_(_original: object, _site: str) -> object:
     return _Platform("platform")
 
 
-def subprocess_(_original: Any, _site: str) -> Any:
+def subprocess_(_original: object, _site: str) -> object:
     return _SubprocessStub("subprocess")
 
 
@@ -356,15 +366,15 @@ class _SignalStub(types.ModuleType):
     """signal for ansible-core's debug dump, which must not replace the program's handler of SIGUSR1."""
 
     @staticmethod
-    def signal(number: int, action: Any) -> Any:
+    def signal(number: int, action: object) -> object:
         view = VIEWS.get("signal")
         return signal.SIG_DFL if view is None else view.signal(number, action)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(signal, name)
 
 
-def signal_(_original: Any, _site: str) -> Any:
+def signal_(_original: object, _site: str) -> object:
     return _SignalStub("signal")
 
 

@@ -31,7 +31,7 @@ _users = 0
 
 def _filled_in(original: Callable[..., object]) -> object:
     @functools.wraps(original)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807  # becomes the class's __init__
+    def __init__(self: object, *args: object, **kwargs: Any) -> None:  # noqa: N807  # becomes the class's __init__
         variables = thread_environ.own_variables()
         if variables is not None and _given(args, kwargs, _ENV, "env") is None:
             args = _give(args, kwargs, _ENV, "env", dict(variables))

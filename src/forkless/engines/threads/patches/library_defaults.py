@@ -29,7 +29,7 @@ _undo: dict[str, Callable[[], None]] = {}
 
 
 def _temporary_folder(original: Callable[..., object]) -> object:
-    found: dict[tuple[str | None, ...], Any] = {}
+    found: dict[tuple[str | None, ...], object] = {}
 
     def gettempdir() -> object:
         variables = thread_environ.own_variables()
@@ -58,7 +58,7 @@ def _certificates(original: Callable[..., object]) -> object:
     return set_default_verify_paths
 
 
-def _put(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+def _put(owner: object, name: str, make: Callable[[object], object]) -> Callable[[], None]:
     inherited = name not in vars(owner)
     original = getattr(owner, name)
     ours = make(original)
@@ -90,7 +90,7 @@ def by_run(environ: Mapping[str, str] | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _used(which: str, owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+def _used(which: str, owner: object, name: str, make: Callable[[Any], object]) -> Iterator[None]:
     with _lock:
         _users[which] = _users.get(which, 0) + 1
         if _users[which] == 1 and hasattr(owner, name):

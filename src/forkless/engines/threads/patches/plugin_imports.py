@@ -99,7 +99,7 @@ class _Builtins(WorkerView):
     print = staticmethod(stdlib_views.print_to_run)
 
 
-class _Modules(MutableMapping[str, Any]):
+class _Modules(MutableMapping[str, object]):
     """The `sys.modules` of a plugin's code: views, the worker's collection modules, and what the worker's plugins put there."""
 
     def __getitem__(self, name: str) -> object:

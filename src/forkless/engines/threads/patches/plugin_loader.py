@@ -124,7 +124,7 @@ _pinned = _Pinned()
 class JinjaTable(run_state.PerRun):
     """`_cached_non_collection_wrappers`: one for each run, or the one that the calling thread has pinned."""
 
-    def __get__(self, thing: object, kind: type | None = None) -> Any:
+    def __get__(self, thing: object, kind: type | None = None) -> object:
         found = _pinned.tables.get(id(thing)) if thing is not None else None
         return super().__get__(thing, kind) if found is None else found
 

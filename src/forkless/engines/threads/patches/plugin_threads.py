@@ -75,7 +75,7 @@ def executor_submit(original: Callable[..., object], _site: str) -> object:
     """`ThreadPoolExecutor.submit`, which `asyncio.to_thread` uses too: the call belongs to the run of the submitting thread."""
 
     @functools.wraps(original)
-    def submit(executor: Any, function: Any, /, *args: object, **kwargs: object) -> object:
+    def submit(executor: object, function: Any, /, *args: object, **kwargs: object) -> object:
         run_context, worker = context.current(), context.current_worker()
         if run_context is None:
             return original(executor, function, *args, **kwargs)

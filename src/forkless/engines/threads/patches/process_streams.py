@@ -32,7 +32,7 @@ class _Divided:
         worker = context.current_worker()
         return self._real if worker is None else worker.streams[self._name]
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._stream(), name)
 
     def __iter__(self) -> object:

@@ -108,7 +108,7 @@ def prompt_until(original: Callable[..., object], _site: str) -> object:
     """
 
     @functools.wraps(original)
-    def prompt(display: Any, msg: str, private: bool = False, seconds: Any = None, **inputs: object) -> object:
+    def prompt(display: Any, msg: str, private: bool = False, seconds: object = None, **inputs: object) -> object:
         worker: Any = context.current_worker()
         if worker is not None:
             fields = {"interrupt_input": None, "complete_input": None, **inputs}
@@ -127,7 +127,7 @@ def prompt_until(original: Callable[..., object], _site: str) -> object:
     return prompt
 
 
-def without_hidden_input(original: Callable[..., Any], _site: str) -> Any:
+def without_hidden_input(original: Callable[..., Any], _site: str) -> object:
     """
     Hide the input of a pause with `echo: false` from callbacks. The play still finds it in the task's result.
 
@@ -135,7 +135,7 @@ def without_hidden_input(original: Callable[..., Any], _site: str) -> Any:
     """
 
     @functools.wraps(original)
-    def copy(result: Any, **how: Any) -> Any:
+    def copy(result: object, **how: object) -> object:
         made = original(result, **how)
         run_context = context.current()
         # 2.21 returns the mapping itself, for callbacks and others; earlier minors return a result object for callbacks.
@@ -150,6 +150,6 @@ def without_hidden_input(original: Callable[..., Any], _site: str) -> Any:
     return copy
 
 
-def _hidden(told: dict[str, Any]) -> dict[str, Any]:
+def _hidden(told: dict[str, object]) -> dict[str, object]:
     typed = told.get("echo") is False and told.get("user_input")
     return {**told, "user_input": HIDDEN} if typed else told

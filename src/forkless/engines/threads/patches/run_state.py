@@ -50,7 +50,7 @@ class PerRun:
     def _key(self, thing: object) -> tuple[int, str]:
         return id(thing), self._name
 
-    def __get__(self, thing: Any, kind: type | None = None) -> object:
+    def __get__(self, thing: object, kind: type | None = None) -> object:
         if thing is None:
             return self
         # Called some hundred times for every task, so _home() and _key() are inlined.
@@ -66,7 +66,7 @@ class PerRun:
             value = home.state.setdefault(key, self._fresh(thing))  # atomic: two threads may get here at once
         return value
 
-    def __set__(self, thing: Any, value: Any) -> None:
+    def __set__(self, thing: object, value: object) -> None:
         home = self._home()
         if home is not None:
             home.state[self._key(thing)] = value
@@ -98,7 +98,7 @@ def per_run(fresh: Callable[[object], object], *, by_worker: bool = False) -> Ca
 # -- command line -------------------------------------------------------------------------------------------------
 
 
-class _CliArgs(Mapping[str, Any]):
+class _CliArgs(Mapping[str, object]):
     """ansible.context.CLIARGS: the arguments of the calling thread's run."""
 
     def __init__(self, outside: object) -> None:
@@ -140,7 +140,7 @@ def init_cli_args(_original: object, _site: str) -> object:
     return init
 
 
-def not_cached(attribute: str) -> Callable[[Any, str], Any]:
+def not_cached(attribute: str) -> Callable[[Any, str], object]:
     """load_extra_vars and load_options_vars cache the first run's result in a function attribute; here each run has its own."""
 
     def stand_in(original: Callable[..., object], _site: str) -> object:
@@ -322,16 +322,16 @@ class _Container:
     def __getattr__(self, name: str) -> object:
         return getattr(self._it(), name)
 
-    def __getitem__(self, key: Any) -> object:
+    def __getitem__(self, key: object) -> object:
         return self._it()[key]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self._it()[key] = value
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: object) -> None:
         del self._it()[key]
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._it()
 
     def __iter__(self) -> object:

@@ -27,6 +27,9 @@ from forkless.patching.module_view import ModuleView
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from forkless.core.terminal import TextStream
+    from forkless.engines.threads.workers.worker import AlarmAction
+
 __all__ = [
     "install_views",
     "os_view",
@@ -64,31 +67,34 @@ class WorkerView(ModuleView):
 
 class _SysView(WorkerView):
     @property
-    def stdout(self) -> TextIO | Any:
-        return self._stream("stdout")
+    def stdout(self) -> TextStream:
+        stream: TextStream = self._stream("stdout")
+        return stream
 
     @stdout.setter
     def stdout(self, stream: TextIO) -> None:
         self._set("stdout", stream)
 
     @property
-    def stderr(self) -> TextIO | Any:
-        return self._stream("stderr")
+    def stderr(self) -> TextStream:
+        stream: TextStream = self._stream("stderr")
+        return stream
 
     @stderr.setter
     def stderr(self, stream: TextIO) -> None:
         self._set("stderr", stream)
 
     @property
-    def stdin(self) -> TextIO | Any:
-        return self._stream("stdin")
+    def stdin(self) -> TextIO:
+        stream: TextIO = self._stream("stdin")
+        return stream
 
     @stdin.setter
     def stdin(self, stream: TextIO) -> None:
         self._set("stdin", stream)
 
     @property
-    def __stdin__(self) -> TextIO | Any:
+    def __stdin__(self) -> TextIO | None:
         run_context = context.current()
         return sys.__stdin__ if run_context is None or run_context.stdin is None else run_context.stdin
 
@@ -128,13 +134,12 @@ class RunVariables:
         return None if run_context is None else run_context.environ
 
     def changed(self) -> dict[str, str] | None:
-        home: Any = context.current_worker() or context.current()
+        home = context.current_worker() or context.current()
         if home is None:
             return None
         if home.environ is None:
             home.environ = dict(os.environ)
-        variables: dict[str, str] = home.environ
-        return variables
+        return home.environ
 
 
 run_variables = RunVariables()
@@ -142,7 +147,7 @@ run_variables = RunVariables()
 
 class _Os(WorkerView):
     @property
-    def path(self) -> Any:
+    def path(self) -> types.ModuleType:
         return working_directory.path_view if working_directory.active() else os.path
 
     @staticmethod
@@ -165,13 +170,13 @@ class _Os(WorkerView):
             os.set_inheritable(fd, inheritable)
 
     @staticmethod
-    def system(command: Any) -> int:
+    def system(command: str | bytes) -> int:
         """Starts a child that is ended with its worker; returns a wait status as os.system does."""
         code = WorkerPopen(command, shell=True).wait()  # noqa: S604  # what os.system does
         return code << 8 if code >= 0 else -code
 
     @staticmethod
-    def popen(command: str, mode: str = "r", buffering: int = -1) -> Any:
+    def popen(command: str, mode: str = "r", buffering: int = -1) -> object:
         """The stdlib's function, which imports subprocess when it is called, with an import that returns the view."""
         space = {**vars(os), "__builtins__": {**vars(builtins), "__import__": _import_for_popen}}
         return types.FunctionType(os.popen.__code__, space)(command, mode, buffering)
@@ -216,7 +221,7 @@ class WorkerPopen(subprocess.Popen):  # type: ignore[type-arg]
 class _SubprocessView(WorkerView):
     Popen = WorkerPopen
 
-    def _through(self, name: str, args: Any, kwargs: Any) -> Any:
+    def _through(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         # The stdlib's functions look each other up in their module's globals; these are the same functions with other globals.
         real = getattr(subprocess, name)
         names = {"Popen": WorkerPopen, "check_output": self.check_output, "getstatusoutput": self.getstatusoutput}
@@ -224,25 +229,27 @@ class _SubprocessView(WorkerView):
         seen.__kwdefaults__ = real.__kwdefaults__
         return seen(*args, **kwargs)
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        return self._through("call", args, kwargs)
+    def call(self, *args: object, **kwargs: object) -> int:
+        code: int = self._through("call", args, kwargs)
+        return code
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        return self._through("run", args, kwargs)
+    def run(self, *args: object, **kwargs: object) -> subprocess.CompletedProcess[Any]:
+        completed: subprocess.CompletedProcess[Any] = self._through("run", args, kwargs)
+        return completed
 
-    def check_call(self, *args: Any, **kwargs: Any) -> Any:
+    def check_call(self, *args: Any, **kwargs: Any) -> int:
         code = self.call(*args, **kwargs)
         if code:
             raise subprocess.CalledProcessError(code, args[0] if args else kwargs["args"])
         return 0
 
-    def check_output(self, *args: Any, **kwargs: Any) -> Any:
+    def check_output(self, *args: object, **kwargs: object) -> object:
         return self.run(*args, stdout=subprocess.PIPE, check=True, **kwargs).stdout
 
-    def getstatusoutput(self, *args: Any, **kwargs: Any) -> Any:
+    def getstatusoutput(self, *args: object, **kwargs: object) -> object:
         return self._through("getstatusoutput", args, kwargs)
 
-    def getoutput(self, *args: Any, **kwargs: Any) -> Any:
+    def getoutput(self, *args: object, **kwargs: object) -> object:
         return self._through("getoutput", args, kwargs)
 
 
@@ -278,7 +285,7 @@ class _Signal(WorkerView):
     """
 
     @staticmethod
-    def signal(number: int, action: Any) -> Any:
+    def signal(number: int, action: AlarmAction) -> AlarmAction | None:
         if context.in_forked_child():
             return signal.signal(number, action)
         worker = context.current_worker()
@@ -306,8 +313,7 @@ class _Signal(WorkerView):
         before = _Signal.getitimer(which)
         worker = context.current_worker()
         if worker is not None:
-            alarm: Any = worker.alarm
-            alarm(seconds)
+            worker.alarm(seconds)
             worker.state["alarm"] = time.monotonic() + seconds if seconds > 0 else None
         return before
 
@@ -320,14 +326,14 @@ class _Signal(WorkerView):
         return (0.0 if due is None else max(0.0, due - time.monotonic()), 0.0)
 
     @staticmethod
-    def getsignal(number: int) -> Any:
+    def getsignal(number: int) -> AlarmAction | None:
         worker = context.current_worker()
         if worker is not None and number == signal.SIGALRM and not context.in_forked_child():
             return worker.on_alarm
         return signal.getsignal(number)
 
 
-def _import_for_popen(name: str, *args: Any) -> Any:
+def _import_for_popen(name: str, *args: Any) -> types.ModuleType:
     return subprocess_view if name == "subprocess" else builtins.__import__(name, *args)
 
 
@@ -335,7 +341,7 @@ def print_to_run(*values: object, file: Any = None, **kwargs: Any) -> None:
     builtins.print(*values, file=sys_view.stdout if file is None else file, **kwargs)
 
 
-sys_view: Any = _SysView(sys)
+sys_view = _SysView(sys)
 os_view = _Os(os)
 subprocess_view = _SubprocessView(subprocess)
 time_view = _Time(time)
@@ -343,7 +349,7 @@ strategy_time_view = _StrategyTime(time)
 signal_view = _Signal(signal)
 
 # Replacements by the original, whatever name a plugin has imported it as.
-_VIEWS: list[tuple[Any, Any]] = [
+_VIEWS: list[tuple[object, object]] = [
     (sys, sys_view),
     (os, os_view),
     (subprocess, subprocess_view),
@@ -356,10 +362,10 @@ _VIEWS: list[tuple[Any, Any]] = [
     (subprocess.call, subprocess_view.call),
     (time.sleep, time_view.sleep),
 ]
-_BY_ID: dict[int, Any] = {id(real): view for real, view in _VIEWS}
+_BY_ID: dict[int, object] = {id(real): view for real, view in _VIEWS}
 
 
-def seen_by_workers(thing: Any) -> Any:
+def seen_by_workers(thing: object) -> object:
     """The view of an object, if there is one; otherwise the object."""
     return _BY_ID.get(id(thing), thing)
 

@@ -26,7 +26,11 @@ from forkless.engines.threads import context
 from forkless.patching.module_view import ModuleView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
+    from importlib.machinery import ModuleSpec
+
+    from forkless.engines.threads.context import RunContext
+    from forkless.engines.threads.workers.worker import Worker
 
 __all__ = ["active", "entered", "join", "of_this_thread", "used", "views_installed"]
 
@@ -58,15 +62,19 @@ def of_this_thread() -> str | None:
     return _folder_of(context.current_worker(), context.current()) if _users else None
 
 
-def _folder_of(worker: Any, run_context: Any) -> str | None:
+def _folder_of(worker: Worker | None, run_context: RunContext | None) -> str | None:
     if run_context is None or run_context.folder is None:
         return None
-    folder: str | None = None if worker is None else worker.state.get(_FOLDER)
-    return folder or run_context.state.get(_FOLDER) or run_context.folder
+    folder: str | None = (None if worker is None else worker.state.get(_FOLDER)) or run_context.state.get(_FOLDER)
+    return folder or run_context.folder
 
 
-def _home() -> Any:
-    return context.current_worker() or context.current()
+def _state() -> dict[Hashable, Any]:
+    """What the calling worker keeps, or its run outside of workers."""
+    home = context.current_worker() or context.current()
+    if home is None:
+        raise RuntimeError("a folder was set on a thread that works for no run")
+    return home.state
 
 
 def join(folder: str, path: object) -> Any:
@@ -82,7 +90,7 @@ def join(folder: str, path: object) -> Any:
 @contextlib.contextmanager
 def entered(folder: str | None) -> Iterator[None]:
     """The calling worker is in that folder for the length of the block; afterwards its folder and umask are restored."""
-    state, here = _home().state, of_this_thread()
+    state, here = _state(), of_this_thread()
     before = {name: state[name] for name in (_FOLDER, _UMASK) if name in state}
     if folder and here is not None:
         state[_FOLDER] = join(here, folder)
@@ -97,7 +105,9 @@ def entered(folder: str | None) -> Iterator[None]:
 # -- os -----------------------------------------------------------------------------------------------------------
 
 
-def _resolving(real: Callable[..., object], names: tuple[str, ...], places: tuple[int, ...] = (0,)) -> Any:
+def _resolving(
+    real: Callable[..., object], names: tuple[str, ...], places: tuple[int, ...] = (0,)
+) -> Callable[..., Any]:
     """Wrap a function so that the path arguments at these positions, or with these names, are resolved against the run's folder."""
 
     @functools.wraps(real)
@@ -123,7 +133,7 @@ _ONE_PATH = (
 _TWO_PATHS = {"link": ("src", "dst"), "rename": ("src", "dst"), "renames": ("old", "new"), "replace": ("src", "dst")}
 
 
-def _listing(real: Callable[..., object]) -> Any:
+def _listing(real: Callable[..., object]) -> Callable[..., object]:
     """Wrap listdir or scandir, whose default is the working directory."""
 
     @functools.wraps(real)
@@ -152,7 +162,7 @@ def _getcwdb() -> bytes:
     return os.fsencode(_getcwd())
 
 
-def _chdir(path: Any) -> None:
+def _chdir(path: int | str | bytes | os.PathLike[str]) -> None:
     folder = of_this_thread()
     if folder is None:
         os.chdir(path)
@@ -162,13 +172,13 @@ def _chdir(path: Any) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     if not os.access(wanted, os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-    _home().state[_FOLDER] = os.path.realpath(wanted)
+    _state()[_FOLDER] = os.path.realpath(wanted)
 
 
 def _umask(mask: int) -> int:
     if of_this_thread() is None:
         return os.umask(mask)
-    state = _home().state
+    state = _state()
     before: int | None = state.get(_UMASK)
     state[_UMASK] = mask & 0o777
     return _program_umask() if before is None else before
@@ -187,8 +197,7 @@ def _program_umask() -> int:
 
 def own_umask() -> int | None:
     """The umask that this worker has set; None if it has set none or has a private umask in the kernel."""
-    home = _home() if of_this_thread() is not None else None
-    mask: int | None = None if home is None else home.state.get(_UMASK)
+    mask: int | None = None if of_this_thread() is None else _state().get(_UMASK)
     return mask
 
 
@@ -202,16 +211,16 @@ _real_open, _real_mkdir, _real_makedirs = (
 )
 
 
-def _os_open(path: Any, flags: int, mode: int = 0o777, **kwargs: object) -> int:
+def _os_open(path: object, flags: int, mode: int = 0o777, **kwargs: object) -> int:
     fd: int = _real_open(path, flags, _masked(mode), **kwargs)
     return fd
 
 
-def _mkdir(path: Any, mode: int = 0o777, **kwargs: object) -> None:
+def _mkdir(path: object, mode: int = 0o777, **kwargs: object) -> None:
     _real_mkdir(path, _masked(mode), **kwargs)
 
 
-def _makedirs(name: Any, mode: int = 0o777, exist_ok: bool = False) -> None:
+def _makedirs(name: object, mode: int = 0o777, exist_ok: bool = False) -> None:
     _real_makedirs(name, _masked(mode), exist_ok)
 
 
@@ -325,12 +334,12 @@ class _ViewInstallingFinder:
     def __init__(self, views: dict[int, object], undo: list[Callable[[], None]]) -> None:
         self._views, self._undo = views, undo
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name.partition(".")[0] not in _OURS:
             return None
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = None if find is None else find(name, path, target)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
             if spec is not None:
                 self._dress_later(spec.loader)
                 return spec

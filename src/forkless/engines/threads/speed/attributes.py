@@ -78,7 +78,7 @@ class _Field:
         return value is None or (way is not None and way(value) is not _UNKNOWN)
 
 
-def _ways(kind: Any, name: str, attribute: Any) -> dict[type, Callable[[Any], Any]]:
+def _ways(kind: object, name: str, attribute: Any) -> dict[type, Callable[[Any], object]]:
     """By type, the function that gives the result of templating and conversion where that is simple; it returns `_UNKNOWN` elsewhere."""
     from ansible._internal._templating._utils import IGNORE_SCALAR_VAR_TYPES
     from ansible.module_utils._internal._datatag import _AnsibleTaggedDict, _AnsibleTaggedStr
@@ -97,7 +97,7 @@ def _ways(kind: Any, name: str, attribute: Any) -> dict[type, Callable[[Any], An
         return {list: _same} if attribute.isa == "list" else {}
     if attribute.isa == "int":
         return {one: _same for one in IGNORE_SCALAR_VAR_TYPES if issubclass(one, int)}
-    ways: dict[str, dict[type, Callable[[Any], Any]]] = {
+    ways: dict[str, dict[type, Callable[[Any], object]]] = {
         "bool": {bool: _same},
         "float": {float: _same, int: float},
         "string": {str: _same_text, _AnsibleTaggedStr: _same_tagged},
@@ -108,11 +108,11 @@ def _ways(kind: Any, name: str, attribute: Any) -> dict[type, Callable[[Any], An
     return ways.get(str(attribute.isa), {})
 
 
-def _same(value: object) -> Any:
+def _same(value: object) -> object:
     return value
 
 
-def _same_text(value: str) -> Any:
+def _same_text(value: str) -> object:
     return _UNKNOWN if "{" in value else value
 
 
@@ -126,7 +126,7 @@ def _same_connection(value: object) -> object:
     return _UNKNOWN if value in ("smart", "persistent") else _same_tagged(value)
 
 
-def _same_texts(value: list[object]) -> Any:
+def _same_texts(value: list[object]) -> object:
     return value if all(type(one) is str and "{" not in one for one in value) else _UNKNOWN
 
 
@@ -189,7 +189,7 @@ def post_validate(original: Callable[..., object], _site: str) -> object:
     plans = _plans
 
     @functools.wraps(original)
-    def validate(thing: Any, templar: Any) -> None:
+    def validate(thing: Any, templar: object) -> None:
         run_context = context.current()
         if run_context is None or "unset-attributes" in run_context.off:
             original(thing, templar)

@@ -357,7 +357,7 @@ def variables(original: Callable[..., object], site: str) -> object:
     """
 
     @functools.wraps(original)
-    def get(loader: Any, path: object, entities: object, stage: str) -> Any:
+    def get(loader: object, path: object, entities: object, stage: str) -> object:
         run_context = context.current()
         cache = cache_of(run_context, "vars-cache")
         if cache is None or type(entities) is not list or not _only_own():

@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from forkless.core.run_context import SCOPE
 from forkless.engines.threads import context as thread_context
@@ -36,13 +36,15 @@ from forkless.engines.threads.workers.copy_variables import private_task_vars
 from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from forkless.engines.threads.context import RunContext
     from forkless.modules import TaskOutput
 
-__all__ = ["Worker", "make_queue", "make_worker"]
+__all__ = ["AlarmAction", "Worker", "make_queue", "make_worker"]
 
+# What signal.signal() takes and returns.
+AlarmAction: TypeAlias = "Callable[[int, types.FrameType | None], object] | int | signal.Handlers | None"
 # Minimum seconds between two interrupts of one worker: some plugins swallow the first.
 _BETWEEN = 1.0
 # Larger than any real process id, so that os.kill() with one of these never hits another process.
@@ -126,10 +128,10 @@ class Worker(ThreadScope):
         self.interrupt = Interrupt()
         self.streams: dict[str, Any] = {}
         self.environ: dict[str, str] | None = None
-        self.state: dict[Any, Any] = {}
+        self.state: dict[Hashable, Any] = {}
         self.at_end: list[Callable[[], None]] = []
         self.answered = False
-        self.on_alarm: Any = signal.SIG_DFL
+        self.on_alarm: AlarmAction = signal.SIG_DFL
         self.since = 0.0
         self._told = -math.inf
         self.thread: threading.Thread | None = None
