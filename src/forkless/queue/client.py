@@ -195,22 +195,6 @@ class Queue:
             found += event_batches.unpack(packed, int(str(last)), after)  # type: ignore[arg-type]  # bytea is bytes
         return found
 
-    async def events_of_slice(self, number: int, *, attempt: int | None = None) -> AsyncIterator[Event]:
-        """All events of one attempt (the last one) of a run or slice, numbered as its worker numbered them."""
-        record = await self.record(number)
-        wanted, seen = attempt or record.attempt, 0
-        while True:
-            rows = await self._all(
-                "SELECT last, events FROM forkless.event_batch WHERE run_id = %s AND attempt = %s AND last > %s ORDER BY last LIMIT 5",
-                (number, wanted, seen),
-            )
-            if not rows:
-                return
-            for last, packed in rows:
-                for event in event_batches.unpack(packed, int(str(last)), seen):  # type: ignore[arg-type]  # bytea is bytes
-                    yield event
-                seen = int(str(last))
-
     def changes(self, number: int | None = None) -> AsyncIterator[list[RunChange]]:
         """Hints that runs changed: of one run's stream, or of all runs. One database listener serves all callers of this queue."""
         return self._listener.changes(number)

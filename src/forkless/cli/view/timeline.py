@@ -39,7 +39,6 @@ class Task:
     action: str
     path: str
     play: int
-    is_handler: bool = False
     hosts: int = 0
     failed: int = 0
     total: float = 0.0
@@ -170,7 +169,6 @@ class Timeline:
                 action=str(about.get("task_action", "")),
                 path=str(about.get("task_path", "")),
                 play=max(0, len(self.plays) - 1),
-                is_handler=bool(about.get("is_handler")),
             )
             self.tasks.append(known)
             self._by_uuid[uuid] = known
