@@ -294,7 +294,7 @@ def test_a_claim_whose_controller_is_gone_is_said_so_once(folder, capsys, answer
     monkeypatch.setattr(jobs.JobRegistry, "is_over", lambda self, claim: True)
     code, _, err = call("wait", "soon", "--store", folder, capsys=capsys)
     assert code == 0
-    assert err == "forkless jobs: the controller that claimed job 'soon' is gone, and started nothing.\n"
+    assert err == "forkless jobs: the controller that claimed job 'soon' has ended, and started nothing.\n"
 
 
 def test_a_vault_id_that_would_prompt_at_every_look_is_refused(folder, capsys):

@@ -242,7 +242,7 @@ def test_forget_takes_the_record_of_a_job_that_is_over_and_dry_runs_change_nothi
     ]  # fmt: skip
     unreachable = shell(running, "forget", "far")
     assert unreachable.returncode == 3
-    assert "nobody knows whether it runs" in unreachable.stdout
+    assert "it is not known whether the job runs" in unreachable.stdout
     assert everything() == before
     registry = jobs.JobRegistry(jobs.open_store(f"file:{state}"))
     late = registry.find(Key("here", "late"))

@@ -206,7 +206,7 @@ def test_cancelling_ends_the_run_as_cancelled():
 def test_a_run_has_a_time_limit():
     result = start(until_stopped, timeout=0.05).wait()
     assert result.status is Status.TIMEOUT
-    assert result.sentence == "the run passed its time limit of 0.05 s and was stopped"
+    assert result.sentence == "the run exceeded its time limit of 0.05 s and was stopped"
 
 
 def test_a_run_that_is_silent_for_too_long_is_stopped_and_one_that_talks_is_not():

@@ -152,6 +152,6 @@ def _collected(
 def _why_not(host: str, whole: dict[str, object] | None, done: forkless.Result) -> str:
     if whole:
         return f"{host} could not be asked: {whole.get('msg', 'it gave no reason')}"
-    if done.ok or done.hosts or not done.stdout.strip():  # it came to a recap, and this host is not in it
+    if done.ok or done.hosts or not done.stdout.strip():  # the play ended with a recap, and this host is not in it
         return f"there is no host '{host}' in the inventory; name one that has it with -i."
     return f"{host} could not be asked: {done.stdout.strip().splitlines()[-1]}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["logs"]
 
-# After how many answers in a row that are no answers it gives up; a host that cannot be reached does not count.
+# After this many errors in a row the command ends with an error; a host that cannot be reached does not count.
 _FAILURES = 5
 # A host that is connected and silent counts as unreachable after this many seconds.
 _ANSWER_WITHIN = 120.0

@@ -129,7 +129,7 @@ def row_of(answer: jobs_client.HostAnswer) -> dict[str, Any]:
 
 
 def code_of(answer: jobs_client.HostAnswer) -> int:
-    """The exit code for an answer that is none: the host could not be asked, or it was, and the request was refused."""
+    """The exit code for an answer without a result: the host could not be asked, or it refused the request."""
     return NOT_KNOWN if answer.result.get("unreachable") or not answer.result else 1
 
 

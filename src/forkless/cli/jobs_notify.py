@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One HTTP request that says how jobs have ended. Whatever becomes of it, the command's exit code stays as it is."""
+"""One HTTP request that says how jobs have ended. If the request fails, the command's exit code stays the same."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def notify(url: str, rows: list[dict[str, object]], exit_code: int, *, secret_fi
         secret = _secret(secret_file)
     except OSError as error:
         # An unsigned message would be refused, or worse, believed.
-        tell([f"nobody was notified: the secret could not be read: {error}."])
+        tell([f"the message was not sent: its secret could not be read: {error}."])
         return
     if secret:
         headers["X-Forkless-Signature"] = "sha256=" + hmac.new(secret, body, hashlib.sha256).hexdigest()

@@ -22,9 +22,9 @@ __all__ = ["EXIT_CODES", "wait"]
 EXIT_CODES = {"done": 0, "failed": 1, "killed": 4, "dead": 4, "lost": 4, "timed_out": 5}
 _BAD_INPUT = 2
 _NOT_OVER = ("running", "claimed", "unreachable")
-# After how many answers in a row that are no answers a job is given up; a host that cannot be reached does not count.
+# After this many errors in a row about one job, waiting for it ends with an error; a host that cannot be reached does not count.
 _FAILURES = 5
-# A host that is connected and silent counts as unreachable after this many seconds, and keeps nobody from hearing the others.
+# A host that is connected and silent counts as unreachable after this many seconds, and does not delay the answers of the others.
 _ANSWER_WITHIN = 120.0
 
 
@@ -127,5 +127,5 @@ def _look(book: JobRegistry, asked: argparse.Namespace, waiting: _Waiting, deadl
     for (name, record), (row, answer) in zip(records.items(), answers, strict=True):
         trouble, transient = answer.trouble, bool(answer.result.get("unreachable"))
         if row["state"] == "claimed" and book.is_over(record):
-            trouble, transient = f"the controller that claimed job '{name}' is gone, and started nothing.", True
+            trouble, transient = f"the controller that claimed job '{name}' has ended, and started nothing.", True
         waiting.take(name, row, trouble, transient=transient)

@@ -38,7 +38,7 @@ PASSED_ON = (
 )
 # Flags that ask a person at a terminal while a run is under way, or that do not run anything.
 REFUSED = {
-    "--step": "asks before each task, and nobody sits at a worker",
+    "--step": "asks before each task, and a worker has no terminal",
     "--syntax-check": "runs nothing; use forkless playbook",
     "--list-tasks": "runs nothing; use forkless playbook",
     "--list-tags": "runs nothing; use forkless playbook",

@@ -145,6 +145,6 @@ async def _explain(queue: Queue, number: int) -> None:
             why = (
                 "every worker is busy"
                 if await queue.workers()
-                else "no worker is there; start one with `forkless worker`"
+                else "there is no worker; start one with `forkless worker`"
             )
         sys.stderr.write(f"forkless: run {number} waits: {why}\n")

@@ -22,7 +22,9 @@ class Answers:
             if not isinstance(pattern, str) or not isinstance(answer, str):
                 raise SpecError(f"answers: the pattern {pattern!r} and its answer must be strings")
             if "\n" in answer or "\r" in answer:
-                raise SpecError(f"answers: the answer for {pattern!r} must be one line, as what is typed is")
+                raise SpecError(
+                    f"answers: the answer for {pattern!r} must be one line, because it is typed at a prompt"
+                )
             try:
                 # MULTILINE, as in ansible-runner: '^Name:\\s*?$' matches a line in the middle of a text.
                 self._pairs.append((re.compile(pattern, re.MULTILINE), answer))

@@ -7,7 +7,7 @@ __all__ = ["VARIABLES"]
 
 VARIABLES = {
     "FORKLESS_ALLOW_UNKNOWN": (
-        "`1` runs an ansible-core whose minor is not known, or that lacks parts that forkless replaces. Without it such a one is refused "
+        "`1` runs an ansible-core whose minor is not known, or that lacks parts that forkless replaces. Without it such an ansible-core is refused "
         "with the list of what moved."
     ),
     "FORKLESS_DATABASE": (
@@ -19,13 +19,13 @@ VARIABLES = {
         "problem. A run with an unknown name is refused, and the error lists the known names."
     ),
     "FORKLESS_NOTIFY_SECRET": "Signs the messages of `forkless jobs wait --notify`, unless `--notify-secret-file` names another secret.",
-    "FORKLESS_PLAIN": "`1`: no live view below the output, as with `--plain`. `ANSIBLE_FORKLESS_PLAIN` says the same.",
+    "FORKLESS_PLAIN": "`1`: no live view below the output, as with `--plain`. `ANSIBLE_FORKLESS_PLAIN` does the same.",
     "FORKLESS": "`0`: the commands of the shim (`forkless shim`, `forkless exec`) run stock Ansible.",
-    "FORKLESS_SHIM_QUIET": "`1`: the shim does not say that, and why, it runs stock Ansible. It says so once in a session.",
+    "FORKLESS_SHIM_QUIET": "`1`: the shim does not print the notice that it runs stock Ansible, and why. Without it the notice is printed once in a session.",
     "FORKLESS_SHIM_ASK": "Set by `forkless shim status`: the shim says why it would run stock Ansible, and runs nothing.",
     "FORKLESS_SHIM_STOCK": "Between the two parts of a shim's file: the command that it replaces. No other program sees it.",
     "FORKLESS_SHIM_WRAPPER": (
-        "Set by the shim for a command that it replaces and that is not a Python script: if that one looks for the command on PATH and "
+        "Set by the shim for a command that it replaces and that is not a Python script: if the started command looks on PATH for the same name and "
         "finds the shim again, it is passed over."
     ),
     "FORKLESS_SLICED": "Set for a slice of a run: `refuse` ends it at a task that means something else in a slice. Not for users.",
@@ -42,5 +42,5 @@ VARIABLES = {
     "ARA_API_PASSWORD": "The password for it.",
     "SSH_AUTH_SOCK": "The agent that `forkless.core.ssh` asks for keys, unless `~/.ssh/config` names another.",
     "XDG_STATE_HOME": "The state folder is `forkless` in it; without it `~/.local/state/forkless`, and `/var/lib/forkless` for root.",
-    "HOME": "Where `~` leads, before the home of the passwd entry: in `~/.ssh/config`, and for Ansible's own folder.",
+    "HOME": "The folder that `~` stands for in `~/.ssh/config` and in Ansible's own folder; without it the home of the passwd entry.",
 }

@@ -88,7 +88,7 @@ class SeamError(UnsupportedError):
         )
         if self.known:
             return (
-                f"ansible-core {self.version} is a version that forkless knows, but not what is installed here: names that forkless "
+                f"ansible-core {self.version} is a known version, but the installed copy differs from its tested releases: names that forkless "
                 f"replaces are missing or have changed:{moved}\nInstall it anew (pip install --force-reinstall "
                 f"ansible-core=={self.version}), or a tested release (forkless doctor), or set FORKLESS_ALLOW_UNKNOWN=1 to go on anyway."
             )
@@ -157,7 +157,7 @@ class StuckWorkerError(WorkerError):
         self.stack = stack
 
     def __str__(self) -> str:
-        where = f" It stands at:\n{self.stack.rstrip()}" if self.stack else ""
+        where = f" The stack of the worker's thread:\n{self.stack.rstrip()}" if self.stack else ""
         return f"the worker for task '{self.task}' on host '{self.host}' has not ended {self.seconds:.0f} s after it began.{where}"
 
 

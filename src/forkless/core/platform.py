@@ -59,7 +59,7 @@ def can_fork() -> bool:
 
 @functools.cache
 def can_thread() -> bool:
-    """Whether a thread can be started. Tried: a build without threads, and a limit, show in no other way."""
+    """Whether a thread can be started. A thread is started to find out: a build without threads, and a limit on them, show in no other way."""
     thread = threading.Thread(target=lambda: None, name="forkless-question")
     try:
         thread.start()

@@ -74,7 +74,7 @@ class Result:
         if self.status is Status.CANCELED:
             raise RunCancelled(self.sentence or "the run was cancelled", self)
         if self.status is Status.TIMEOUT:
-            raise RunTimeout(self.sentence or "the run passed its time limit", self)
+            raise RunTimeout(self.sentence or "the run exceeded its time limit", self)
         bad = [name for name, counts in self.hosts.items() if counts["failures"] or counts["dark"]]
         who = f" on {', '.join(bad)}" if bad else ""
         raise RunFailed(self.sentence or f"the run failed{who} (exit code {self.rc})", self)

@@ -34,7 +34,7 @@ class RunScope(Protocol):
 
     @property
     def run_ident(self) -> Hashable:
-        """Names the run: connections and other things that its tasks share are found by it."""
+        """The name of the run, by which the connections and other objects that its tasks share are found."""
 
     @property
     def module_mode(self) -> str:

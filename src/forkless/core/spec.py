@@ -78,7 +78,7 @@ def _seconds(value: object, what: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise SpecError(f"{what} must be a number of seconds above zero, not {value!r}")
-    # No wait of Python's can be longer, and it is some centuries.
+    # The longest wait that Python supports, which is some centuries.
     return float(min(value, threading.TIMEOUT_MAX))
 
 
@@ -249,7 +249,7 @@ class RunSpec:
     def _check_command_line(self) -> None:
         command = self.command_line[0]
         if command not in _COMMANDS:
-            raise SpecError(f"a command line is one of {' and '.join(_COMMANDS)}, not of {command!r}")
+            raise SpecError(f"command_line must begin with one of {' and '.join(_COMMANDS)}, not with {command!r}")
         for name in _ARGUMENTS:
             if getattr(self, name) not in (None, (), {}, 0):
                 raise SpecError(f"{name}= does not go with a command line, which has flags for it")

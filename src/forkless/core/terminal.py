@@ -63,7 +63,7 @@ class TerminalChoices:
     as_text: bool = False
     """Whether Ansible's stdout is written to the run, which keeps it, and not to the process's stdout."""
     events: bool = False
-    """Whether events are made. They cost time for each task, and at a terminal usually nobody reads them."""
+    """Whether events are made. Events cost time for each task, and at a terminal they are usually not read."""
     live_output: bool = False
     """Whether there are events about what tasks print while they run. Needs `events`."""
     callbacks: Sequence[Callable[[], object]] = ()
@@ -71,7 +71,7 @@ class TerminalChoices:
 
 
 class Terminal(Protocol):
-    """The owner of the process that a run is the only purpose of. Called on the main thread, `notice` and `typing` on any."""
+    """The owner of a process that exists for one run. `notice` and `typing` may be called on any thread, the other methods on the main thread."""
 
     def attach(self, control: RunControl) -> None:
         """The run begins."""

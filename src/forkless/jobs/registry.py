@@ -309,7 +309,7 @@ class JobRegistry:
     ) -> bool:
         """
         Write down that the play is about to claim the name on this host. False if it had to wait for another play, or
-        another writer was first: everything must be read again. A play that does not wait keeps nobody waiting.
+        another writer was first: everything must be read again. A play that does not wait makes no other play wait.
         """
         plays = play_claims.record_key(key)
         old = self.newest(plays)

@@ -29,7 +29,7 @@ __all__ = [
 # A method of Ansible, bound to its object. Ansible declares no types, and its minors differ in what they return.
 Upstream: TypeAlias = Callable[..., Any]
 CommandOutput: TypeAlias = tuple[int, bytes, bytes]
-# Is told of output while a module runs: the stream's name, whole lines, and how many lines were dropped before them.
+# Receives output while a module runs: the stream's name, whole lines, and how many lines were dropped before them.
 TellOutput: TypeAlias = Callable[[str, bytes, int], None]
 
 

@@ -23,7 +23,7 @@ __all__ = ["ColdExecution", "is_local", "refuse"]
 
 
 class ColdExecution:
-    """The way of one action and connection. It is made by `dispatch`, and used by the action's thread only."""
+    """How the modules of one action and connection are run. The object is made by `dispatch`, and used by the action's thread only."""
 
     name: ClassVar[str] = "cold"
 

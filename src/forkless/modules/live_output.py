@@ -2,7 +2,7 @@
 """
 Output of a task while it runs, on the controller's side: lines from a host become `TaskOutput` for the run's listener.
 
-Nobody pays who does not look: without a listener no host is asked for output. `no_log` tasks and items give
+Without a listener no host is asked for output, so a run without one costs nothing. `no_log` tasks and items give
 none. FORKLESS_DISABLE=live-output switches it off.
 """
 
@@ -44,7 +44,7 @@ class TaskOutput:
 
 
 def _listener() -> Callable[[TaskOutput], None] | None:
-    """Is called with what the worker's task prints, on any thread, and does not block. None: nobody listens."""
+    """Is called with what the worker's task prints, on any thread, and does not block. None: the run has no listener."""
     task_output = getattr(SCOPE.get(), "task_output", None)  # only the worker of a run has one
     found: Callable[[TaskOutput], None] | None = None if task_output is None else task_output()
     return found
@@ -115,7 +115,7 @@ class TimedOutput:
 
 
 def live_output_of(action: AnsibleAction) -> LiveOutput | None:
-    """Where the output of this action goes while it runs; None if nobody listens or nobody may."""
+    """Where the output of this action goes while it runs; None if the run has no listener, or if the output is secret."""
     listener = _listener()
     if (
         listener is None

@@ -187,7 +187,11 @@ def _thread_seams() -> list[Seam]:
             always(by.code_of("_run_finalizers")),
         ),
         Seam(f"{_EXECUTOR}:os", "a worker names itself by os.getpid(), and is looked up under that name", its_os),
-        Seam(f"{_EXECUTOR}:_system_limits_checked", "whatever it found before, it can make locks now", always(False)),
+        Seam(
+            f"{_EXECUTOR}:_system_limits_checked",
+            "its earlier result does not count: locks can be made now",
+            always(False),
+        ),
         Seam(f"{_EXECUTOR}:_system_limited", "likewise", always(None)),
         Seam(
             f"{_MANAGERS}:signal",

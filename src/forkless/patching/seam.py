@@ -37,7 +37,7 @@ class Seam:
     why: str
     stand_in: Callable[[Any, str], object]
     minors: tuple[str, ...] = KNOWN
-    """The minors of ansible-core that need the seam; without a meaning for the stdlib."""
+    """The minors of ansible-core that need the seam; ignored for seams in the stdlib."""
     optional: bool = False
     """The name may be absent before the seam is installed: ansible-core sets it on instances only, or forkless adds it."""
     late: bool = False
@@ -70,5 +70,5 @@ def made_by(make: Callable[[Any], object]) -> Callable[[object, str], object]:
 
 
 def static(make: Callable[[Any], Callable[..., object]]) -> Callable[[Any, str], object]:
-    """The same for a static method."""
+    """As `made_by`, for a static method."""
     return lambda original, _site: staticmethod(make(original.__func__))

@@ -125,7 +125,7 @@ class Attempt:
             result = _outcome(ended)
         except ForklessError as err:
             result = ("failed", 250, str(err))
-        except Exception as err:  # whatever it is, the run must end in the database
+        except Exception as err:  # after any error, the run must end in the database
             log.exception("run %d could not be carried out", self.run_id)
             result = ("failed", 250, f"the worker could not carry the run out: {type(err).__name__}")
         with self._lock:
@@ -262,7 +262,7 @@ class Attempt:
                 if trouble:
                     log.warning("run %d: the database is back", self.run_id)
                 trouble, pause = False, 0.1
-            except Exception as err:  # noqa: BLE001  # nobody renews the lease once this thread has ended
+            except Exception as err:  # noqa: BLE001  # the lease is not renewed once this thread has ended
                 if connection is not None:
                     with contextlib.suppress(psycopg.Error):
                         connection.close()
@@ -273,7 +273,7 @@ class Attempt:
                 if self._refused:
                     break
                 if self._over.is_set() and isinstance(err, psycopg.DataError | ValueError):
-                    self._verdict = "given up"  # trying again does not mend a value; the sweep ends the run
+                    self._verdict = "given up"  # another attempt would fail with the same value; the sweep ends the run
                     break
                 self._over.wait(pause) if not self._over.is_set() else time.sleep(pause)
                 pause = min(pause * 2, 2.0)
@@ -299,7 +299,7 @@ class Attempt:
         return False
 
     def _rest(self, connection: Connection, seconds: float) -> None:
-        """Wait for the next batch; a cancel that is told of, and the end of the run, end the wait."""
+        """Wait for the next batch. A notification of a cancel, and the end of the run, end the wait."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._over.is_set():
             poll = select.poll()  # select() takes no descriptor above 1023, and a run may hold a thousand connections

@@ -41,7 +41,7 @@ __all__ = [
 Connection = psycopg.Connection[TupleRow]
 AsyncConnection = psycopg.AsyncConnection[TupleRow]
 
-# A connection that was cut without a word is noticed after some ten seconds instead of hours.
+# A connection that was cut without a message is noticed after some ten seconds instead of hours.
 _KEEP_ALIVE = {
     "connect_timeout": "5",
     "keepalives": "1",
@@ -175,7 +175,7 @@ def refuse_transaction_pooler(url: str) -> None:
     """Raise DatabaseError if a pooler hands each statement to another session: a worker's LISTEN would be dead without an error."""
     if pooling(url) == "transaction":
         raise DatabaseError(
-            f"{_place(url)} is a connection pooler in transaction mode, where workers hear of nothing; give workers a direct connection to "
+            f"{_place(url)} is a connection pooler in transaction mode, where workers receive no notifications; give workers a direct connection to "
             "PostgreSQL, or session pooling. Launching and following work through it"
         )
 

@@ -2,7 +2,7 @@
 """
 procrastinate as dispatcher: it fetches the next job by priority and is woken by NOTIFY. Nothing else of it is used.
 
-Its heartbeat, retries, locks and periodic tasks would begin healthy runs twice, or block for ever; these are ours. A job holds the
+Its heartbeat, retries, locks and periodic tasks would begin healthy runs twice, or block for ever; forkless has its own of these. A job holds the
 number of a run and nothing else, because procrastinate logs a job's arguments.
 """
 

@@ -3,7 +3,7 @@
 A PostgreSQL of the user's own, started when FORKLESS_DATABASE is not set.
 
 The server listens on a socket in a folder that only its user may enter, and on no port. It runs as long as a process of forkless uses
-it: each holds a shared lock on a file, which the kernel releases however the process ends, and the last one that leaves stops it.
+it: each holds a shared lock on a file, which the kernel releases however the process ends, and the last of these processes stops the server.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class EmbeddedServer:
 
     def _private_folder(self, path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        found = os.lstat(path)  # a link in /tmp could lead to a folder of somebody else
+        found = os.lstat(path)  # a link in /tmp could lead to a folder of another user
         if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (os.geteuid(), self._account.user):
             raise DatabaseError(f"{path} belongs to another user; remove it, or set FORKLESS_DATABASE")
         os.chmod(path, 0o700)

@@ -26,11 +26,11 @@ def clock() -> float:
 
 
 class Lease:
-    """How long its owner may act without hearing from the database. Any thread may ask; one thread renews."""
+    """How long the owner of an attempt may act without an answer from the database. Any thread may read it; one thread renews it."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        # The time in which a run must have stopped before somebody else may begin it.
+        # The seconds before the end of the lease in which the run must stop, so that another worker may begin it.
         self.margin = min(seconds / 4, 15.0)
         self._until = 0.0
 

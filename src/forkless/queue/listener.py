@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One LISTEN for any number of readers in a program. What it tells is a hint: each reader asks the tables what is new."""
+"""One LISTEN for any number of readers in a program. A notification is only a hint: each reader reads the tables to find out what is new."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK_AGAIN = 2.0
 
 
 class _Inbox:
-    """What one reader has not been told yet. A slow reader loses details, never the fact that something changed."""
+    """The changes that one reader has not received yet. A slow reader loses details, never the fact that something changed."""
 
     def __init__(self, root: int | None) -> None:
         self.root = root

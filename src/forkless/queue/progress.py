@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a run is at, counted from its events: for lists of runs, and for the sentence about a run that was lost."""
+"""The progress of a run, counted from its events: for lists of runs, and for the sentence about a run that was lost."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def _git(folder: str, *arguments: str, patience: float = 600) -> str:
 
 
 def resolve_commit(url: str, wanted: str) -> str:
-    """The commit that a branch, tag or commit of a repository names now: the run, and each relaunch of it, uses that one."""
+    """The commit that a branch, tag or commit of a repository names now. The run, and each relaunch of it, uses this commit."""
     _check_url(url)
     if _COMMIT.fullmatch(wanted):
         return wanted

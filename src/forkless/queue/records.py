@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the tables say, as values: runs, workers, schedules, hosts, and changes that are told of."""
+"""Rows of the tables as values: runs, workers, schedules, hosts, and notifications of changes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class RunChange:
     """
     A hint that run `run` changed: `root` is the run whose stream it belongs to, `counter` the stream's last position.
 
-    `run` is 0 if changes may have been missed: read again whatever is shown.
+    `run` is 0 if changes may have been missed: read everything that is shown again.
     """
 
     run: int = 0

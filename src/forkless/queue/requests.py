@@ -43,7 +43,7 @@ MOST_LABELS = 6
 
 
 def versions() -> dict[str, str]:
-    """What this machine would run a playbook with."""
+    """The versions of Python, ansible-core and forkless on this machine."""
     import importlib.metadata
 
     def version(package: str) -> str:
@@ -81,7 +81,7 @@ class LaunchOptions:
     """How a run is queued; what it does is its RunSpec."""
 
     lock: str | None = "inventory"
-    """`"inventory"`: runs on the same inventory wait for each other. Another name: so do all with that name. None: for nobody."""
+    """`"inventory"`: runs on the same inventory wait for each other. Any other name: runs with the same name wait for each other. None: the run waits for no other run."""
     labels: Sequence[str] = ()
     """Only a worker that has all these labels takes the run."""
     priority: int = 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Values that may be secret. None is ever in a table as it is.
+Values that may be secret. No such value is ever stored in a table as plain text.
 
 A *reference* (`env:NAME`, `file:PATH`, `cmd:COMMAND`) is resolved on the worker. A literal value is *sealed*: encrypted for the
 workers' key, so that neither the database nor a launcher can read it. A sealed value is bound to the launch that it was made for.
@@ -54,7 +54,7 @@ def check_reference(value: str) -> str:
 
 
 def resolve(reference: str) -> str:
-    """The value, on this machine. The error never has it."""
+    """Resolve the reference on this machine and return the value. An error message never contains the value."""
     found = _REFERENCE.fullmatch(reference)
     if found is None:
         raise QueueError("a reference to a secret is env:NAME, file:PATH or cmd:COMMAND")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-What every worker does every few seconds: find runs whose worker is gone, and jobs that were forgotten, and begin what is due.
+What every worker does every few seconds: find runs whose worker has ended and jobs that belong to no run, and launch schedules that are due.
 
 No worker is special. Each decides by what it saw itself, on its own clock, and the database refuses a decision that is out of date.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger("forkless.worker")
 
 # Seconds after which a job of procrastinate that belongs to no run is removed: its worker would have done so at once.
 _LEFTOVER = 30.0
-# Seconds after which a waiting run whose job is gone gets a new one.
+# Seconds after which a waiting run without a job gets a new job.
 _JOB_GONE = 10.0
 
 _RUNNING = (

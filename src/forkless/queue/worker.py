@@ -40,7 +40,7 @@ log = logging.getLogger("forkless.worker")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions:
-    """What a worker process is told. The address of the database is not among it: it may hold a password, and goes by environment."""
+    """The options of a worker process. The address of the database is not one of them: it may hold a password, and is passed in the environment."""
 
     folder: str
     name: str = ""
@@ -95,7 +95,7 @@ class WorkerProcess:
                 update_heartbeat_interval=60.0,
                 stalled_worker_timeout=10
                 * 365
-                * 86400.0,  # a row that is missing ends the worker; nothing is decided by these rows
+                * 86400.0,  # a worker whose row is missing ends; no decision depends on these rows
             )
             if self._stopping:
                 return
@@ -113,7 +113,7 @@ class WorkerProcess:
                         await connection.execute("SELECT forkless.remove_worker(%s)", (self.worker_id,))
 
     async def _patiently(self, what: Callable[[], Awaitable[None]]) -> None:
-        """Do it once the database is there. Errors that time does not mend are raised."""
+        """Try again until the database can be reached. Errors that a later attempt cannot change are raised."""
         said = False
         while not self._stopping:
             try:
@@ -149,7 +149,7 @@ class WorkerProcess:
     # -- ending -----------------------------------------------------------------------------------------------
 
     def _watch_supervisor(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Stdin is a pipe from the supervisor: its end means that the supervisor is gone."""
+        """Stdin is a pipe from the supervisor: its end means that the supervisor has ended."""
 
         def watch() -> None:
             with contextlib.suppress(OSError, ValueError):
@@ -167,7 +167,7 @@ class WorkerProcess:
             self._stop("asked to stop")
 
     def _stop(self, why: str) -> None:
-        """Take no more runs; finish the one at hand, or hand it back at the deadline."""
+        """Take no more runs; finish the current one, or hand it back at the deadline."""
         if self._stopping:
             return
         self._stopping = True
@@ -180,7 +180,7 @@ class WorkerProcess:
         if self._attempt is not None:
             self._attempt.hand_back(f"its worker {self.name} was shut down")
         elif not self._playing:
-            os._exit(0)  # no run is at hand: only a database that is away keeps this process
+            os._exit(0)  # no run is under way: the process can be waiting only for a database that cannot be reached
 
     # -- working ----------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class WorkerProcess:
                     await schedules.fire_due(connection)
                     await webhooks.deliver_due(connection)
                 said = False
-            except Exception as err:  # noqa: BLE001  # nobody sees that the tick has ended, and lost runs would stay running
+            except Exception as err:  # noqa: BLE001  # without this error no code would notice that the tick has ended, and lost runs would stay running
                 if not said:
                     log.warning("%s", err if isinstance(err, ForklessError) else database.sentence_of(err, self.url))
                 said = True

@@ -47,7 +47,7 @@ _under_way: weakref.WeakSet[Run] = weakref.WeakSet()
 
 
 class RunListener(Protocol):
-    """Is told of a run's events and text, each in order, on the run's threads as they happen. It must not block."""
+    """Receives a run's events and text, each in order, on the run's threads as they happen. Its methods must not block."""
 
     def event(self, event: Event) -> None: ...
 
@@ -149,7 +149,7 @@ class Run:
             if isinstance(err, OSError) and err.errno in (
                 errno.EMFILE,
                 errno.ENFILE,
-            ):  # from anywhere, an import for one
+            ):  # any code may raise it, such as an import
                 error = SpawnError("a run", f"{err.strerror} (ulimit -n), as {err.filename or 'a pipe'} was opened")
                 error.__cause__ = err
         self._settle(outcome or Outcome(Status.ERROR, _UNFORESEEN, str(error)), error)
@@ -254,7 +254,7 @@ class Run:
         while not self._stop.requested:
             now = time.monotonic()
             if whole is not None and started + whole <= now:
-                self._why = f"the run passed its time limit of {whole:g} s and was stopped"
+                self._why = f"the run exceeded its time limit of {whole:g} s and was stopped"
             elif idle is not None and self._heard + idle <= now:
                 self._why = f"the run was silent for {idle:g} s and was stopped"
             if self._why:
@@ -408,7 +408,7 @@ def start(
     """
     Start a run and return at once. The arguments are RunSpec's fields; `spec=` takes a complete RunSpec instead.
 
-    With `wait=False` a run that would have to queue fails: `Run.wait()` raises EngineBusyError. `listener` is told of events and
+    With `wait=False` a run that would have to queue fails: `Run.wait()` raises EngineBusyError. `listener` receives events and
     text on the run's own threads, for programs that show a run while it happens.
     """
     if spec is None:

@@ -31,7 +31,7 @@ def hosts_of(argv: Sequence[str], cwd: str, environ: Mapping[str, str], *, anywa
 
     The playbook and the inventory are read once, here, so that all slices agree about the hosts.
     """
-    # By stdin: every user of the machine can list the arguments of a process.
+    # Passed by stdin: every user of the machine can list the arguments of a process.
     asked = {"cwd": cwd, "argv": list(argv)}
     try:
         done = subprocess.run(

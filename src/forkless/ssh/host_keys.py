@@ -74,7 +74,7 @@ class HostKeys:
             was = ", ".join(sorted(one.get_fingerprint() for one in self.keys)) or "one signed by a known authority"
             self.refusal = HostKeyError(
                 f"the host key of {who} HAS CHANGED. It shows {print_}; known is {was}. Either the host was set up anew, or "
-                f"someone stands between you and it. Nothing was sent. If you know why, remove the old key with "
+                f"another machine answers in its place (an attack). Nothing was sent. If you know why, remove the old key with "
                 f"`ssh-keygen -R '{self._entry()}'` (looked into {self._files()}) and add the new one"
             )
             return False

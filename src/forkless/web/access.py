@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who may: a token in the first address, then a session cookie; the Host header; and requests that another site made."""
+"""Access control: a token in the first address, then a session cookie; the check of the Host header; and the refusal of requests from other sites."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the HTTP API answers with and is asked with. Nothing here holds a secret or a path of a machine of ours."""
+"""The types of the HTTP API's requests and answers. Nothing here holds a secret or a path of a machine of ours."""
 
 # Evaluated at run time by pydantic: no `from __future__ import annotations`.
 import datetime as dt
@@ -117,7 +117,9 @@ class RunsAnswer(BaseModel):
     """A page of runs, the newest first."""
 
     runs: list[RunAnswer]
-    counts: dict[str, int] = Field(description="How many runs are in each state, whatever was asked for")
+    counts: dict[str, int] = Field(
+        description="How many runs are in each state, not counting the filters of the request"
+    )
     older: int | None = Field(description="`before` for the next page; null on the last one")
 
 

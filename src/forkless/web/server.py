@@ -38,7 +38,7 @@ __all__ = ["PageOptions", "serve"]
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions:
-    """What `forkless serve` is told."""
+    """The options of `forkless serve`."""
 
     host: str = "127.0.0.1"
     port: int = 8750
@@ -84,7 +84,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             made.bind((str(address), port))
-            made.listen(128)  # before the address is printed: who opens it at once waits and is not refused
+            made.listen(128)  # before the address is printed: a browser that opens it at once waits and is not refused
         except OSError as err:
             raise ForklessError(
                 f"port {port} of {host} cannot be used: {err.strerror}; choose another with --port"
@@ -113,7 +113,7 @@ def _worker(url: str, processes: int) -> Iterator[Callable[[], None]]:
             before = {number: signal.signal(number, supervisor.stop) for number in (signal.SIGTERM, signal.SIGINT)}
             thread.join(1.0)
             if thread.is_alive():
-                sys.stderr.write("forkless serve: waiting for the run at hand to end; Ctrl-C again stops it\n")
+                sys.stderr.write("forkless serve: waiting for the current run to end; Ctrl-C again stops it\n")
                 thread.join()
             for number, was in before.items():
                 signal.signal(number, was)

@@ -3,7 +3,7 @@
 Server-sent events for any number of readers of one queue.
 
 A reader's place is a position in a run's stream (`Last-Event-ID`), and the events after it are read from the database when the reader has
-taken the ones before: a slow reader holds no memory here and delays nobody, and one that was cut off goes on where it was. Readers at
+taken the ones before: a slow reader holds no memory here and delays no other reader, and a reader whose connection was cut continues at its position. Readers at
 the same place share one question to the database.
 """
 
@@ -38,7 +38,7 @@ RunsFilter = tuple[tuple[str, ...], str, str, int | None, int]
 
 
 class _SharedAnswers:
-    """One question at a time for each key: who asks the same meanwhile, or shortly after, is given the same answer."""
+    """One query at a time for each key: callers with the same key meanwhile, or shortly after, get the same answer."""
 
     def __init__(self) -> None:
         self._asked: dict[object, tuple[float, asyncio.Task[object]]] = {}
@@ -57,7 +57,7 @@ class _SharedAnswers:
 
             found = (now, asyncio.ensure_future(call()))
             self._asked[key] = found
-        # A reader that leaves must not end the question that others wait for.
+        # A reader that leaves must not cancel the query that others wait for.
         return await asyncio.shield(found[1])  # type: ignore[arg-type]  # the key names the question and so its type
 
 

@@ -379,7 +379,7 @@ def test_an_exit_status_that_someone_else_took_is_no_success(instead):
         patch.setattr(os, "waitid", steal)
         result = forkless.run("x.yml", engine=engine)
     assert result.status is Status.FAILED
-    assert "taken by someone else" in result.sentence
+    assert "taken by other code" in result.sentence
 
 
 def test_a_command_that_is_not_there_is_a_spawn_error(monkeypatch, tmp_path):

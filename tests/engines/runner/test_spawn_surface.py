@@ -334,7 +334,7 @@ def test_an_exit_status_that_someone_else_took_never_looks_like_success(caplog):
     assert not child.isalive()
     assert child.exitstatus is None
     child.close()
-    assert "taken by someone else" in caplog.text
+    assert "taken by other code" in caplog.text
 
 
 def test_an_answer_to_a_child_that_is_gone_is_no_error():

@@ -118,7 +118,7 @@ def test_a_question_that_nobody_answers_is_not_put_to_the_program(project, monke
         ({"(": "x"}, "answers: '(' is no regular expression: missing ), unterminated subpattern at position 0"),
         (["a"], "answers must map patterns to answers, not list"),
         ({"a": 1}, "answers: the pattern 'a' and its answer must be strings"),
-        ({"a": "hush\nhush"}, "answers: the answer for 'a' must be one line, as what is typed is"),
+        ({"a": "hush\nhush"}, "answers: the answer for 'a' must be one line, because it is typed at a prompt"),
     ],
 )
 def test_answers_that_make_no_sense_are_refused_when_the_request_is_made(answers, sentence):

@@ -100,7 +100,7 @@ def test_a_seam_that_is_gone_is_named_even_in_a_known_minor(gone, monkeypatch):
     monkeypatch.delenv("FORKLESS_ALLOW_UNKNOWN", raising=False)
     for refused in (patching.check, lambda seams: patching.installed(seams).__enter__()):
         with pytest.raises(
-            forkless.SeamError, match="is a version that forkless knows, but not what is installed here"
+            forkless.SeamError, match="is a known version, but the installed copy differs from its tested releases"
         ) as caught:
             refused([*table.SEAMS, gone])
         assert f"  - {gone.site}: " in str(caught.value)

@@ -58,7 +58,7 @@ Records are read from .ansible_async_state in the current folder unless --store 
 """
 EXIT_CODES = """\
 exit codes:
-  0  as wished; `wait`: the job is done
+  0  success; `wait`: the job is done
   1  not: a job failed, a record is damaged, what was asked was refused; `status`: a job has not ended well
   2  arguments that make no sense; `wait`: there is no such job
   3  it cannot tell: the host was not reached or could not answer, or the time of `wait` is up
@@ -335,7 +335,7 @@ def _forget(registry: JobRegistry, asked: argparse.Namespace) -> int:
 
 def _why_not_forgotten(registry: JobRegistry, record: Record, state: str, trouble: str) -> str:
     if trouble:
-        return f"nobody knows whether it runs ({trouble.rstrip('.')}); --force forgets it all the same"
+        return f"it is not known whether the job runs ({trouble.rstrip('.')}); --force forgets it all the same"
     if state == "running":
         return "it is running; end it first, or use --force: it then runs on, and its name is free"
     if record.state == CLAIMED and not registry.is_over(record):

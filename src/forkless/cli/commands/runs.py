@@ -23,7 +23,7 @@ examples:
   forkless runs follow 17                  the output as it comes; the exit code is the run's
   forkless runs cancel 17
   forkless runs relaunch 17 --failed       the same files and values again, on the hosts that failed
-  forkless runs workers                    who is there, and at what
+  forkless runs workers                    worker processes, and what each one runs
 """
 
 

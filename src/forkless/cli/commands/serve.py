@@ -16,7 +16,7 @@ examples:
   forkless serve --port 9000 --open                          another port; opens the browser
   FORKLESS_DATABASE=postgresql://user@db/forkless forkless serve     the page of a queue that has workers elsewhere
 
-The address that is printed has a token in it: who opens it may do everything. Without FORKLESS_DATABASE a PostgreSQL of your own and one
+The address that is printed contains a token: anyone who has the address may do everything. Without FORKLESS_DATABASE a PostgreSQL of your own and one
 worker are started, and end with this command.
 """
 

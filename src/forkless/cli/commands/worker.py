@@ -19,7 +19,7 @@ examples:
   forkless worker --processes 4 --label site=fra             four at a time, and runs that ask for the label
   FORKLESS_DATABASE=postgresql://worker@db/forkless forkless worker
 
-SIGTERM: no more runs are taken, those at hand may finish within --shutdown-after seconds. A second SIGTERM hands them back at once.
+SIGTERM: no more runs are taken, those under way may finish within --shutdown-after seconds. A second SIGTERM hands them back at once.
 A run whose worker gives no sign for --lost-after seconds is lost; a worker that cannot reach the database stops its run before that.
 """
 
@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
         ("--runs", asked.runs, 1),
         ("--lost-after", asked.lost_after, 4),
     ):
-        if not least <= value < float("inf"):  # not a number is neither
+        if not least <= value < float("inf"):  # NaN is neither
             raise SpecError(f"{name} must be {least} or more, not {value:g}")
     from forkless.queue import database, schema, worker_key
     from forkless.queue.requests import clean_labels

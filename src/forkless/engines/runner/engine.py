@@ -332,7 +332,7 @@ def _outcome(child: _RunnerChild, spec: RunSpec, stop: Stop, last: str, *, recap
         return Outcome(
             Status.FAILED,
             250,
-            f"the exit status of {spec.command} was taken by someone else in this program, so nobody knows how it ended",
+            f"the exit status of {spec.command} was taken by other code in this program, so it is not known how the command ended",
         )
     if child.rc < 0:
         name = signal.Signals(-child.rc).name if -child.rc in set(signal.Signals) else str(-child.rc)

@@ -121,8 +121,8 @@ class _PtyChild(ptyprocess.PtyProcess):  # type: ignore[misc]  # ptyprocess has 
                         'isalive() encountered condition where "terminated" is 0, but its status was taken before'
                     ) from None
                 _log.warning(
-                    "the exit status of process %d was taken by someone else in this program (SIGCHLD is ignored, or "
-                    "waitpid(-1) is called); it counts as failed, since nobody can know",
+                    "the exit status of process %d was taken by other code in this program (SIGCHLD is ignored, or "
+                    "waitpid(-1) is called); it counts as failed, because it cannot be known any more",
                     self.pid,
                 )
                 status, pid = None, self.pid

@@ -73,7 +73,7 @@ def configuration(environ: Mapping[str, str], cwd: str, playbooks: Sequence[str]
     if any("{{CWD}}" in text for text in texts) or _relative(found):
         found["folder"] = cwd
     if os.path.join(cwd, "ansible.cfg") in found and _open_to_all(cwd):
-        found[f"{cwd} may be written to by anyone"] = "so its ansible.cfg is not taken"
+        found[f"{cwd} can be written by every user"] = "so its ansible.cfg is not taken"
     for book in playbooks:
         beside = os.path.join(os.path.dirname(os.path.join(cwd, book)), "collections")
         if os.path.isdir(beside):
@@ -98,7 +98,7 @@ def _read(path: str) -> bytes | None:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        # Ansible takes the first that exists and that it may read, a folder too, and then does not start: no case for the ansible-core
+        # Ansible takes the first path that exists and that it may read. If that is a folder, Ansible does not start, so such a run must not share the ansible-core
         # of a run without a file.
         return str(error).encode(errors="surrogateescape") if os.access(path, os.R_OK) else None
 

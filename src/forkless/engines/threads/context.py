@@ -133,7 +133,7 @@ class RunContext(ThreadScope):
         """The worker that was created last: `runner_on_start` is about it when the callback is called."""
         self.abandoned: list[Worker] = []
         self.live_output: Callable[[str, TaskOutput], None] | None = None
-        """Takes a host's name and what a task on it prints while it runs; None if nobody listens."""
+        """Takes a host's name and what a task on it prints while it runs; None if the run has no listener."""
         self.at_end: list[Callable[[], None]] = []
         self.callbacks: list[Callable[[], object]] = []
         """Each makes a callback plugin, or returns the one that it has made, once ansible-core is imported."""

@@ -216,7 +216,7 @@ class ThreadsEngine:
         if own.stuck:
             listener.emit("run_stuck", {"stack": own.stuck})
             listener.last_words()
-            return Outcome(stop.why, code, f"{_LEFT_BEHIND} It stands at:\n{own.stuck.rstrip()}")
+            return Outcome(stop.why, code, f"{_LEFT_BEHIND} The thread's stack:\n{own.stuck.rstrip()}")
         listener.last_words()
         left_behind = stuck(run_context)
         if left_behind is not None:
@@ -293,7 +293,7 @@ def _outcome(run_context: RunContext, code: int, sentence: str) -> Outcome:
 
 
 def _send_events(run_context: RunContext, listener: callbacks.Listener) -> None:
-    """Have Ansible call `listener`, which is told of the worker that each task is started on."""
+    """Make Ansible call `listener` with its callbacks, and with the worker that each task is started on."""
     made: list[object] = []
 
     def once() -> object:

@@ -98,7 +98,7 @@ class _FirstSys(stdlib_views._SysView):
         return self.__dict__["_scratch"]
 
     def pass_on(self) -> None:
-        """That the log cannot be written, for one, belongs into the output of the run that imports."""
+        """A message such as "the log cannot be written" belongs to the output of the run that imports."""
         said = self.__dict__["_errors"].getvalue().decode()
         target = stdlib_views.sys_view.stderr  # None in a program without a console
         if said and target is not None:

@@ -122,7 +122,7 @@ def main() -> int:
             answer = examine(asked["argv"])
     except SystemExit:
         return 1
-    except Exception as err:  # noqa: BLE001  # whatever Ansible finds wrong is its sentence
+    except Exception as err:  # noqa: BLE001  # the answer contains Ansible's own message, whatever the error is
         answer = {"error": str(err).strip() or type(err).__name__}
     with os.fdopen(stdout, "w") as stream:
         json.dump(answer, stream)

@@ -183,7 +183,7 @@ class AraStore(RevisionLog):
                 return error.code, {"detail": text.decode(errors="replace")}
             if error.code in (401, 403):
                 raise StoreError(
-                    f"{self.url} wants to know who is asking ({error.code}); set ARA_API_USERNAME and ARA_API_PASSWORD."
+                    f"{self.url} requires a login ({error.code}); set ARA_API_USERNAME and ARA_API_PASSWORD."
                 ) from None
             raise StoreError(
                 f"the jobs in {self.url} cannot be used: it answered {error.code} to {method} {path}."

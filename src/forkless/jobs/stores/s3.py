@@ -96,7 +96,9 @@ class S3Store(RevisionLog):
             if self._ask("head_object", "be looked up", absent=("404", "NoSuchKey"), Key=name) is not None:
                 return False
             time.sleep(0.1)
-        raise StoreError(f"{self.url} could not say who was first to write {name}; nothing was claimed. Try again.")
+        raise StoreError(
+            f"{self.url} did not report which writer was first for {name}; nothing was claimed. Try again."
+        )
 
     def _try_conditions(self) -> None:
         """

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-The way of tasks whose modules run in this process.
+Execution of tasks whose modules run in this process.
 
 Ansible wraps a module, writes it to a temporary folder through a shell, starts an interpreter and reads its output.
 Here the module's own file is executed, and Python calls replace the shell commands around it. Everything else of
@@ -196,8 +196,8 @@ def _expand(path: str) -> str:
 
 def _expand_for(action: AnsibleAction, path: str) -> str:
     """
-    Expand ~ as Ansible's actions do: they ask a shell for ~user, which is the home of the passwd entry whatever HOME
-    says.
+    Expand ~ as Ansible's actions do: they ask a shell for ~user, which is the home of the passwd entry even if HOME
+    is different.
 
     If that home is not writable (a mobile app, a cloud function), HOME is used. Modules themselves always use HOME, as
     they do in a process of their own.

@@ -32,11 +32,11 @@ class Invocation:
     stdout: io.StringIO = field(default_factory=io.StringIO)
     stderr: io.StringIO = field(default_factory=io.StringIO)
     output: TimedOutput | None = None
-    """Where the output of the module's programs is told while they run; None: nowhere."""
+    """Receives the output of the module's programs while they run; None if the run has no listener."""
     secrets: list[bytes] = field(default_factory=list, repr=False)
     """What is masked in that output."""
     running: int = 0
-    """Calls of run_command whose programs are told. Programs that the module starts itself are not."""
+    """The number of calls of run_command that are under way. Only the output of their programs is passed on, not that of programs that the module starts itself."""
     at_exit: list[Callable[[], object]] = field(default_factory=list)
 
     @contextlib.contextmanager

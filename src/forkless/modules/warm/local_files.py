@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-The way of tasks whose modules run warm on this machine without become.
+Execution of tasks whose modules run warm on this machine without become.
 
 Replaces the shell commands that stock Ansible runs around a module: expanding a home, creating and removing the
 temporary folder, changing modes. Paths with unusual characters and failures are left to stock Ansible, which reports

@@ -64,7 +64,7 @@ class InterpreterPool:
             if slot.interpreter is not None and not slot.interpreter.lost:
                 return slot.interpreter
             if slot.failed >= TRIES:
-                raise NotStartedError("it could not be started before")
+                raise NotStartedError("the warm interpreter could not be started before")
             slot.drop()
             try:
                 slot.interpreter = start()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-The way of tasks whose modules run warm on an SSH host.
+Execution of tasks whose modules run warm on an SSH host.
 
 Replaces the shell commands that stock Ansible runs around a module with requests to the warm interpreter. `copy`,
 `template` and similar actions expand a home, create a folder, upload a file, change its mode, run their module and

@@ -104,7 +104,7 @@ class DeviceWorker(Worker):
         thread = threading.Thread(target=self._serve, name=f"forkless-device-{self.name}", daemon=True)
         try:
             start_with_deep_stack(thread)
-        except BaseException:  # no thread, so nobody will ever answer
+        except BaseException:  # there is no thread that could answer
             self._end_requests()
             self._done.set()
             raise
@@ -251,7 +251,7 @@ class DeviceWorker(Worker):
             if connection.get_option("persistent_log_messages"):
                 for _level, message in connection.pop_messages():
                     self._log(message)
-        except Exception:  # noqa: BLE001  # as in the helper process: the device, or the session, may be gone
+        except Exception:  # noqa: BLE001  # as in the helper process: the device or the session may have ended
             pass
         finally:
             self._close_sessions()

@@ -99,7 +99,7 @@ class Listener:
         if self.mask is not None:
             plain.update({key: _masked(plain[key], self.mask) for key in _TEXTS & plain.keys()})
         with self._lock:
-            self._output.deliver()  # what a task printed stands before its result
+            self._output.deliver()  # what a task printed is delivered before its result
             text = self.transcript.take() if self.transcript else ""
             shown = text.rstrip("\n").replace("\n", "\r\n")
             lines = text.count("\n")

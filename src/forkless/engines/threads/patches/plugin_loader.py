@@ -263,7 +263,7 @@ def forget_dressed() -> None:
 
 
 def locked(which: str) -> Callable[[Callable[P, R], str], object]:
-    """Wrap a method so that one thread of a run calls it at a time. Not for methods that execute a plugin, which could block all."""
+    """Wrap a method so that one thread of a run calls it at a time. Not for methods that execute a plugin: a plugin that blocks would block every thread of the run."""
 
     def stand_in(original: Callable[P, R], _site: str) -> object:
         real: Callable[P, R] = original.__func__ if isinstance(original, staticmethod | classmethod) else original

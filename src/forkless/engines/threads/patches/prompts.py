@@ -116,7 +116,7 @@ def prompt_until(original: Callable[..., object], _site: str) -> object:
                 worker_id=worker.worker_id, prompt=msg, private=private, seconds=seconds, **fields
             )
             return worker.worker_queue.get()
-        # A pause with a time limit waits for it, whatever is typed.
+        # A pause with a time limit waits until the limit, even if something is typed.
         answer = _answer(context.current(), str(msg))[0] if seconds is None else None
         if answer is not None:
             display.display(msg)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A slice of a run meets a task that means something else in a slice: in an include, which nobody could look into before the launch."""
+"""Refuses a task that means something else in a slice of a run: one in an include, which could not be read before the launch."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         "ansible.plugins.strategy:Debugger.cmdloop",
-        "a view of the run steps aside while someone types",
+        "the live view pauses while a person types",
         strategy.asks,
     ),
     Seam(f"{_DISPLAY}.verbosity", _IMPLICIT, run_state.per_run(lambda _: 0), optional=True),
@@ -398,7 +398,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         "concurrent.futures.thread:ThreadPoolExecutor.submit",
-        "what a pool's thread does is done for the run of who asked for it",
+        "a pool's thread works for the run of the thread that submitted the work",
         plugin_threads.executor_submit,
     ),
     # -- variables, inventory, files

@@ -413,7 +413,7 @@ getpass_view = _Getpass(getpass)
 
 _ENVIRONMENT = "ansible._internal._templating._jinja_bits:AnsibleEnvironment"
 _LOADER = "ansible.plugins.loader:PluginLoader"
-_COMPILED = "every host would compile it again"
+_COMPILED = "every host would compile the template again"
 _FOUND = "every host would find it out again"
 SEAMS = (
     for_speed(f"{_ENVIRONMENT}.from_string", _COMPILED, template, since("2.19")),

@@ -292,7 +292,7 @@ _TEMPLATING = "ansible._internal._templating"
 SEAMS = (
     for_speed(
         f"{_BASE}.post_validate",
-        "every host would check again what nobody set",
+        "every host would validate unset attributes again",
         attributes_module.post_validate,
         since("2.19"),
     ),
@@ -308,15 +308,15 @@ SEAMS = (
         texts_within,
         since("2.19"),
     ),
-    for_speed(f"{_BASE}.copy", "every host would copy what nobody can change", copied),
-    for_speed(f"{_BASE}.dump_attrs", "every host would ask parents for what it has", dumped),
+    for_speed(f"{_BASE}.copy", "every host would copy immutable values", copied),
+    for_speed(f"{_BASE}.dump_attrs", "every host would search the parents for values in its own slots", dumped),
     for_speed(
         "ansible.vars.manager:_DEPRECATE_VARS",
         "every host would tag and copy all variables twice",
         variables_again,
         since("2.20"),
     ),
-    for_speed("ansible.vars.manager:clean_facts", "every host would look through facts that it has not", facts_cleaned),
+    for_speed("ansible.vars.manager:clean_facts", "every host would search facts even if it has none", facts_cleaned),
     for_speed(
         "ansible.parsing.dataloader:copy", "takes every tagged text apart, to copy it", deep_copies, since("2.19")
     ),

@@ -211,7 +211,7 @@ class Worker(ThreadScope):
             self._say(traceback.format_exc())
         finally:
             if self.run_context.pid != os.getpid():
-                # A plugin forked, and its child came back from the task: nothing of the run is here to go on with.
+                # A plugin forked, and its child returned from the task: the child has no run to continue, so it exits.
                 os._exit(code & 0xFF)
             if not self._done.is_set():
                 # Upstream's run() can return without sending a result, for which the strategy would wait forever.
@@ -236,7 +236,7 @@ class Worker(ThreadScope):
         raise NotImplementedError
 
     def _end(self) -> None:
-        """The task is over: what the worker was in, and had, is given back."""
+        """Called when the task is over: stops the interrupt and the alarm, and releases the worker's resources."""
         self.interrupt.end()
         if self.interrupt.has_members:
             self.run_context.lingering.append(self.interrupt)
@@ -250,7 +250,7 @@ class Worker(ThreadScope):
         self.state.clear()
 
     def task_output(self) -> Callable[[TaskOutput], None] | None:
-        """What this worker's task prints while it runs goes there; None if nobody listens."""
+        """The function that receives what this worker's task prints while it runs; None if the run has no listener."""
         listener = self.run_context.live_output
         return None if listener is None else functools.partial(listener, self.describe()[0])
 

@@ -43,7 +43,7 @@ class QuickPopen(subprocess.Popen):  # type: ignore[type-arg]
 
 
 class LiveProgram:
-    """Where the output of this module's programs is told while they run (None: nowhere), and what is masked in it."""
+    """The pipe for the output of this module's programs while they run (None if the run has no listener), and what is masked in it."""
 
     def __init__(self) -> None:
         self.tell: OutputPipe | None = None

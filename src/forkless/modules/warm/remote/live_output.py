@@ -212,7 +212,7 @@ class OutputPipe:
                 watch = select.poll()
                 watch.register(self._fd, select.POLLOUT)
                 watch.poll(left * 1000)
-            except OSError:  # the interpreter is gone
+            except OSError:  # the interpreter has ended
                 self._unsent = b""
         return True
 
@@ -225,7 +225,7 @@ class OutputListener(Protocol):
 
 
 class TappedFile:
-    """A pipe from a program as AnsibleModule.run_command reads it. What is read is also told; nothing else differs."""
+    """A pipe from a program as AnsibleModule.run_command reads it. What is read is also passed to the listener; nothing else differs."""
 
     def __init__(self, file: Any, stream: bytes, tell: OutputListener, secrets: list[bytes]) -> None:
         self._file, self._stream, self._tell, self._masker = file, stream, tell, Masker(secrets)
@@ -254,7 +254,7 @@ class TappedFile:
 
 
 def tap(process: Any, tell: OutputListener, secrets: list[bytes]) -> None:
-    """Tell of what `process` (a Popen) prints while run_command reads it."""
+    """Pass on what `process` (a Popen) prints while run_command reads it."""
     if process.stdout is not None:
         process.stdout = TappedFile(process.stdout, b"o", tell, secrets)
     if process.stderr is not None:

@@ -58,7 +58,7 @@ class ModuleProcess:
         self.number, self.pid = number, pid
         self.pipes = {out: b"O", err: b"E"}
         self.kill_at: float | None = None
-        self.live = live  # the pipe with its programs' output, None if nobody asked for it
+        self.live = live  # the pipe with its programs' output, None if the run has no listener
         self.live_heard = bytearray()
         self.live_lines = OutputLines()
 

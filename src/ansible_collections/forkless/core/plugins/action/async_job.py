@@ -322,7 +322,7 @@ class ActionModule(ActionBase):
         ended = forkless_jobs.moment(job["end"] or record.save_time)
         age = forkless_jobs.now() - ended if ended is not None else None
         if asked["older_than"] and (age is None or age < asked["older_than"]):
-            return "it is not old enough" if age is not None else "nobody knows how old it is"
+            return "it is not old enough" if age is not None else "its age is not known"
         return ""
 
     def _sweep_claim(self, record, asked):
