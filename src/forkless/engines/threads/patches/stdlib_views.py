@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from forkless.engines.threads import context
 from forkless.engines.threads.patches import working_directory
-from forkless.patching.module_view import ModuleView
+from forkless.patching.module_view import ModuleView, put_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -372,20 +372,12 @@ def seen_by_workers(thing: object) -> object:
 
 def install_views(module: types.ModuleType) -> Callable[[], None]:
     """Replace what a plugin's module imported at module level by the views. Returns a function that restores the originals."""
-    space = module.__dict__
-    changed = {name: value for name, value in space.items() if id(value) in _BY_ID and not name.startswith("__")}
-    for name, value in changed.items():
-        space[name] = _BY_ID[id(value)]
-    had_print = "print" in space
-    if not had_print:
-        space["print"] = print_to_run
-    undress_paths = working_directory.install_views(space, {}) if working_directory.active() else None
+    restore_names = put_views(module.__dict__, _BY_ID, print=print_to_run)
+    restore_paths = working_directory.install_views(module.__dict__, {}) if working_directory.active() else None
 
     def remove_views() -> None:
-        if undress_paths is not None:
-            undress_paths()
-        space.update(changed)
-        if not had_print:
-            space.pop("print", None)
+        if restore_paths is not None:
+            restore_paths()
+        restore_names()
 
     return remove_views

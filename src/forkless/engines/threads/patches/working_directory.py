@@ -23,7 +23,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from forkless.engines.threads import context
-from forkless.patching.module_view import ModuleView
+from forkless.patching.module_view import ModuleView, put_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -312,20 +312,7 @@ _BY_ID: dict[int, object] = {
 
 def install_views(space: dict[str, object], views: dict[int, object]) -> Callable[[], None]:
     """Replace a module's references to os and path functions by the resolving ones. Returns a function that restores them."""
-    known = {**views, **_BY_ID}
-    changed = {name: value for name, value in space.items() if id(value) in known and not name.startswith("__")}
-    for name, value in changed.items():
-        space[name] = known[id(value)]
-    had_open = "open" in space
-    if not had_open:
-        space["open"] = open_file
-
-    def remove_views() -> None:
-        space.update(changed)
-        if not had_open:
-            space.pop("open", None)
-
-    return remove_views
+    return put_views(space, {**views, **_BY_ID}, open=open_file)
 
 
 class _ViewInstallingFinder:
