@@ -42,7 +42,7 @@ class _Locale(stdlib_views.WorkerView):
     """Leaves the program's locale unchanged. Ansible needs to know only whether text is UTF-8."""
 
     @staticmethod
-    def setlocale(category: int, _value: Any = None) -> str:
+    def setlocale(category: int, _value: object = None) -> str:
         return locale.setlocale(category)
 
     @staticmethod
@@ -69,7 +69,7 @@ class _Logging(stdlib_views.WorkerView):
         self.root.addHandler(target)
         self.root.setLevel(level)
 
-    def getLogger(self, name: str | None = None) -> Any:  # noqa: N802  # the stdlib's name
+    def getLogger(self, name: str | None = None) -> object:  # noqa: N802  # the stdlib's name
         return self.root if name == "ansible" else logging.getLogger(name)
 
 
@@ -109,7 +109,7 @@ class _Warnings(stdlib_views.WorkerView):
     """ansible-core 2.18 patches sys.intern on import, and emits a warning if it was patched before."""
 
     @staticmethod
-    def warn(*_: Any, **__: Any) -> None: ...
+    def warn(*_: object, **__: object) -> None: ...
 
 
 class _Uuid(stdlib_views.WorkerView):
@@ -124,11 +124,11 @@ class _ForkHooks(stdlib_views.WorkerView):
     """A lock of ansible-core registers fork hooks, which cannot be removed, at each import. The program's forks must not run them."""
 
     @staticmethod
-    def register_at_fork(**_: Any) -> None: ...
+    def register_at_fork(**_: object) -> None: ...
 
 
 # In this order: each module before any module that imports it.
-_CAREFULLY: dict[str, dict[str, Any]] = {
+_CAREFULLY: dict[str, dict[str, object]] = {
     "ansible.module_utils._internal._concurrent._fork_safe_lock": {"os": _ForkHooks(os)},
     "ansible.utils.path": {"os": stdlib_views.os_view},  # paths in the configuration are relative to the run's folder
     "ansible.config.manager": {"os": stdlib_views.os_view},
@@ -208,7 +208,7 @@ def _refusal(error: BaseException) -> Exception | None:
     return None
 
 
-def _import_with(name: str, views: dict[str, Any]) -> None:
+def _import_with(name: str, views: dict[str, object]) -> None:
     if name in sys.modules:
         return
     parent, _, leaf = name.rpartition(".")
@@ -226,7 +226,7 @@ def _import_with(name: str, views: dict[str, Any]) -> None:
     module = importlib.util.module_from_spec(spec)
     first = _FirstSys() if name == "ansible.utils.display" else None
 
-    def import_(asked: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:  # noqa: A002
+    def import_(asked: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> object:  # noqa: A002
         top = asked.partition(".")[0]  # `import os.path` binds `os`
         if level == 0 and not fromlist:
             if top == "sys" and first is not None:
@@ -250,7 +250,7 @@ def _import_with(name: str, views: dict[str, Any]) -> None:
     setattr(package, leaf, module)
 
 
-def purge() -> dict[str, Any]:
+def purge() -> dict[str, object]:
     """Remove ansible-core and all collections from sys.modules, so that the next import reads the configuration. Returns the modules."""
     forget_collections()
     return _take(("ansible",))
@@ -306,7 +306,7 @@ def forget_files() -> None:
     `inspect.getmodule` caches the file of each module by name. When a run's collection package is replaced by the program's, which has
     no file, every later walk of a stack would raise TypeError.
     """
-    noted: dict[str, Any] = getattr(inspect, "_filesbymodname", {})
+    noted: dict[str, object] = getattr(inspect, "_filesbymodname", {})
     for name in [name for name in list(noted) if name.partition(".")[0] == "ansible_collections"]:
         noted.pop(name, None)
 

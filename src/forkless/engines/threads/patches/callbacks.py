@@ -90,7 +90,13 @@ class Listener:
         """Name and arguments of each task of this play as they were when it started, before a host's variables were filled in."""
 
     def emit(
-        self, event: str, fields: dict[str, Any], *, own: str | None = None, parent: str = "", worker: int | None = None
+        self,
+        event: str,
+        fields: dict[str, object],
+        *,
+        own: str | None = None,
+        parent: str = "",
+        worker: int | None = None,
     ) -> None:
         now = dt.datetime.now(dt.UTC)
         self.recap = self.recap or event == "playbook_on_stats"
@@ -190,7 +196,7 @@ def _plain(value: object) -> Any:
 _TEXTS = frozenset({"artifact_data", "handler", "included_file", "name", "play", "prompt", "task", "task_args"})
 
 
-def _masked(value: object, mask: Callable[[str], str]) -> Any:
+def _masked(value: object, mask: Callable[[str], str]) -> object:
     """A JSON value with `mask` applied to every string in it."""
     if isinstance(value, str):
         return mask(value)
@@ -270,7 +276,7 @@ def make_callback(listener: Listener) -> object:
         def v2_playbook_on_handler_task_start(self, task: object) -> None:
             self._task_start(task, True, "playbook_on_task_start", is_handler=True)
 
-        def _task_start(self, task: Any, conditional: bool, event: str, **more: Any) -> None:
+        def _task_start(self, task: Any, conditional: bool, event: str, **more: object) -> None:
             values = C.DISPLAY_ARGS_TO_STDOUT and not task.no_log
             listener.announced[str(task._uuid)] = (_name(task), _arguments(task, values=values))
             listener.task = _about(task, listener.announced)

@@ -58,7 +58,7 @@ class _HardExit(BaseException):
 class PromptAnswers(queue.SimpleQueue):  # type: ignore[type-arg]
     """Answers to the worker's prompts. An exception in the queue is raised by `get()`."""
 
-    def get(self, *_args: Any, **_kwargs: Any) -> Any:
+    def get(self, *_args: object, **_kwargs: object) -> object:
         while True:
             # With a timeout: an exception that is sent to the thread is raised only between two waits in C.
             with contextlib.suppress(queue.Empty):
@@ -72,11 +72,11 @@ class PromptAnswers(queue.SimpleQueue):  # type: ignore[type-arg]
         """Does nothing: there is no descriptor to close. Ansible calls it."""
 
 
-def uninterrupted(original: Any, _site: str) -> Any:
+def uninterrupted(original: Callable[..., object], _site: str) -> object:
     """Wrap a short step that must not be left half done: an exception sent to the worker is raised after it."""
 
     @functools.wraps(original)
-    def step(*args: Any, **kwargs: Any) -> Any:
+    def step(*args: object, **kwargs: object) -> object:
         worker = thread_context.current_worker()
         if worker is None:
             return original(*args, **kwargs)
@@ -86,16 +86,16 @@ def uninterrupted(original: Any, _site: str) -> Any:
     return step
 
 
-def copy_task(task: Any) -> Any:
+def copy_task(task: Any) -> object:
     """Copy a task and its parents: templating modifies them, and with the linear strategy all hosts share one task."""
     return task.copy(exclude_tasks=True)
 
 
-def snapshot_of_vars(original: Any, _site: str) -> Any:
+def snapshot_of_vars(original: Any, _site: str) -> object:
     """Wrap get_vars: one thread of a run at a time, and a worker gets a private copy of the result (hostvars, delegated vars)."""
 
     @functools.wraps(original)
-    def get_vars(*args: Any, **kwargs: Any) -> Any:
+    def get_vars(*args: object, **kwargs: object) -> object:
         run_context = thread_context.current()
         if run_context is None:
             return original(*args, **kwargs)
@@ -115,7 +115,7 @@ class Worker(ThreadScope):
 
     _run_context: RunContext
     worker_id: int
-    _host: Any
+    _host: object
     _task: Any
 
     def _arm(self) -> None:
@@ -337,16 +337,16 @@ def make_worker(upstream: Any) -> type:
 
         def __init__(
             self,
-            final_q: Any,
-            task_vars: dict[str, Any],
-            host: Any,
-            task: Any,
-            play_context: Any,
+            final_q: object,
+            task_vars: dict[str, object],
+            host: object,
+            task: object,
+            play_context: object,
             loader: Any,
-            variable_manager: Any,
-            shared_loader_obj: Any,
+            variable_manager: object,
+            shared_loader_obj: object,
             worker_id: int,
-            cliargs: Any = None,
+            cliargs: object = None,
             stacktrace_dir: str | None = None,
         ) -> None:
             # Not upstream's __init__: it creates a Process, and clears the shared loader's list of temporary files.
@@ -392,7 +392,7 @@ def make_worker(upstream: Any) -> type:
                 isolated = constants.config.get_config_value("WORKER_SESSION_ISOLATION", variables=self._task_vars)
             self.interrupt.own_session = isolated is None or bool(isolated)
 
-        def _hard_exit(self, error: Any) -> None:
+        def _hard_exit(self, error: object) -> None:
             failure = sys.exc_info()[1]
             if isinstance(failure, WorkerStopped):
                 raise failure
@@ -427,10 +427,10 @@ def make_queue(upstream: Any) -> type:
     """
 
     class MemoryQueue(upstream):  # type: ignore[misc]
-        def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        def __init__(self, *_args: object, **_kwargs: object) -> None:
             self._items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
-        def send_task_result(self, *args: Any, **kwargs: Any) -> None:
+        def send_task_result(self, *args: object, **kwargs: object) -> None:
             worker = thread_context.current_worker()
             if worker is None:
                 super().send_task_result(*args, **kwargs)
@@ -443,10 +443,10 @@ def make_queue(upstream: Any) -> type:
                 worker.answered = False
                 raise
 
-        def put(self, item: Any) -> None:
+        def put(self, item: object) -> None:
             self._items.put(pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL))
 
-        def get(self) -> Any:
+        def get(self) -> object:
             item = self._items.get()
             if item is None:
                 raise EOFError
