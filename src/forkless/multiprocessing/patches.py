@@ -149,7 +149,7 @@ def _thread_seams() -> list[Seam]:
     from forkless.multiprocessing import queues as queues_module
     from forkless.multiprocessing import transfer as transfers
 
-    per_process = "one per process in the stdlib, one per life here"
+    per_process = "one per process in the stdlib, one per child here"
     asks_itself = "compares itself to _current_process, which is a stand-in"
     its_os = always(ModuleView(os, getpid=by.getpid))
     seams = [
@@ -172,7 +172,7 @@ def _thread_seams() -> list[Seam]:
         Seam(f"{_CHILD}.ident", asks_itself, made_by(by.ident_of)),
         Seam(f"{_CHILD}.pid", asks_itself, made_by(by.ident_of)),
         Seam(f"{_CHILD}.__repr__", asks_itself, made_by(by.repr_of)),
-        Seam(f"{_CHILD}.sentinel", "opens its descriptor when asked for it", made_by(by.sentinel_of)),
+        Seam(f"{_CHILD}.sentinel", "opens its descriptor at the first read", made_by(by.sentinel_of)),
         Seam(
             f"{_CONTEXT}:_default_context.__class__",
             "each child has a default start method",
@@ -183,7 +183,7 @@ def _thread_seams() -> list[Seam]:
         Seam(f"{_UTIL}:_forkless_run_finalizers", "for the body below", always(by.run_finalizers), optional=True),
         Seam(
             f"{_UTIL}:_run_finalizers.__code__",
-            "a child runs its own, and no others",
+            "a child runs its own finalizers, and no others",
             always(by.code_of("_run_finalizers")),
         ),
         Seam(f"{_EXECUTOR}:os", "a worker names itself by os.getpid(), and is looked up under that name", its_os),
@@ -200,17 +200,23 @@ def _thread_seams() -> list[Seam]:
         ),
         Seam(f"{_QUEUES}:SimpleQueue.__init__", "messages stay in memory", made_by(queues_module.simple_init)),
         Seam("multiprocessing.pool:Pool._get_sentinels", "wakes up for every result", made_by(_pool_sentinels)),
-        Seam(f"{_QUEUES}:SimpleQueue.put", "a faster pickler does for plain things", made_by(queues_module.simple_put)),
-        Seam(f"{_QUEUES}:SimpleQueue.get", "the stdlib's knows no time limit", made_by(queues_module.get)),
+        Seam(
+            f"{_QUEUES}:SimpleQueue.put",
+            "a faster pickler is enough for plain values",
+            made_by(queues_module.simple_put),
+        ),
+        Seam(f"{_QUEUES}:SimpleQueue.get", "the stdlib's method takes no timeout", made_by(queues_module.get)),
         Seam(
             f"{_QUEUES}:Queue.__init__",
             "messages stay in memory: a message store for them",
             made_by(queues_module.init),
         ),
-        Seam(f"{_QUEUES}:Queue._reset", "every twin finds that message store", made_by(queues_module.reset)),
+        Seam(
+            f"{_QUEUES}:Queue._reset", "every copy of the queue finds that message store", made_by(queues_module.reset)
+        ),
         Seam(
             "multiprocessing.heap:rebuild_arena",
-            "leaves its descriptor to the end of the process",
+            "the stdlib leaves its descriptor open until the process ends",
             always(transfers.rebuild_arena),
         ),
         *_manager_seams(),
@@ -241,9 +247,15 @@ def _manager_seams() -> list[Seam]:
     from forkless.multiprocessing import managers as ours
 
     return [
-        Seam(f"{_MANAGERS}:Server.serve_forever", "its threads do not die with it", made_by(ours.serve_forever)),
-        Seam(f"{_MANAGERS}:Server.serve_client", "its frame holds on to our objects", made_by(ours.serve_client)),
-        Seam(f"{_MANAGERS}:BaseProxy._decref", "may run on the server's own thread", static(ours.decref)),
+        Seam(
+            f"{_MANAGERS}:Server.serve_forever", "the server's threads do not end with it", made_by(ours.serve_forever)
+        ),
+        Seam(
+            f"{_MANAGERS}:Server.serve_client",
+            "the server's frame keeps the caller's objects alive",
+            made_by(ours.serve_client),
+        ),
+        Seam(f"{_MANAGERS}:BaseProxy._decref", "a finalizer may run on the server's own thread", static(ours.decref)),
         Seam(f"{_MANAGERS}:BaseManager._finalize_manager", "likewise", static(ours.finalize_manager)),
     ]
 
@@ -287,7 +299,7 @@ def _stand_in_seams() -> list[Seam]:
             "sender and receiver are one process",
             always(transfers.FdInMessage),
         ),
-        Seam(f"{_QUEUES}:Queue.put", "a feeder thread for each message is a detour", made_by(queues_module.put)),
+        Seam(f"{_QUEUES}:Queue.put", "no feeder thread is needed between threads", made_by(queues_module.put)),
         Seam("multiprocessing.forkserver:ensure_running", "there is no server to start", always(_nothing_to_run)),
         Seam(f"{_TRACKER}:_resource_tracker.__class__", "the stdlib's tracker is a process", always(InProcessTracker)),
         Seam(f"{_TRACKER}:ensure_running", "likewise", always(_nothing_to_run)),

@@ -40,13 +40,13 @@ _COLLECTION = "ansible.utils.collection_loader._collection_finder:_AnsibleCollec
 _DISPLAY = "ansible.utils.display:Display"
 _VARS = "ansible.vars.manager:VariableManager"
 _INVENTORY = "ansible.inventory.manager:InventoryManager"
-_IMPLICIT = "the run's own: another run's, or the one before, would be obeyed"
-_SNAPSHOT = "a worker that was a process had a snapshot; a thread may read while the strategy writes"
+_IMPLICIT = "each run has its own: otherwise another run's value would be used"
+_SNAPSHOT = "a forked worker had a snapshot of the variables; a thread may read them while the strategy writes"
 
 SEAMS: tuple[Seam, ...] = (
     # -- the worker
     Seam("ansible.plugins.strategy:WorkerProcess", "a thread in place of the process", made_by(worker.make_worker)),
-    Seam("ansible.executor.process.worker:sys", "a worker's streams are its own", always(stdlib_views.sys_view)),
+    Seam("ansible.executor.process.worker:sys", "each worker has its own streams", always(stdlib_views.sys_view)),
     Seam(
         "ansible.executor.process.worker:os",
         "os._exit would end the program that hosts us",
@@ -54,13 +54,13 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         "ansible.executor.process.worker:signal",
-        "signals are the program's, and only its main thread may set them",
+        "signal handlers belong to the program, and only its main thread may set them",
         always(stdlib_views.signal_view),
         SINCE_2_19,
     ),
     Seam(
         "ansible.executor.task_executor:os",
-        "getppid() names the play, which is this process now",
+        "getppid() must return the play's process id, which is this process's own",
         always(stdlib_views.os_view),
     ),
     Seam(
@@ -105,7 +105,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         "ansible.executor.task_queue_manager:os",
-        "0, 1 and 2 of the program must stay inheritable",
+        "the program's descriptors 0, 1 and 2 must stay inheritable",
         always(stdlib_views.os_view),
     ),
     Seam("ansible.executor.task_queue_manager:sys", "flushes the run's output", always(stdlib_views.sys_view)),
@@ -114,7 +114,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam("ansible.executor.task_queue_manager:TaskQueueManager.run", "stop between plays", strategy.run_play),
     Seam(
         "ansible.executor.task_queue_manager:TaskQueueManager.has_dead_workers",
-        "workers that were told to stop are no accident",
+        "workers that were interrupted must not be reported as dead",
         strategy.checks_stop,
     ),
     Seam(
@@ -128,14 +128,22 @@ SEAMS: tuple[Seam, ...] = (
         strategy.cleanup_workers,
     ),
     Seam("ansible.plugins.strategy:time", "woken, not polling", always(stdlib_views.strategy_time_view)),
-    Seam("ansible.plugins.strategy:sys", "the debugger's exit and streams", always(stdlib_views.sys_view)),
+    Seam(
+        "ansible.plugins.strategy:sys",
+        "the debugger must not end the program, and uses the run's streams",
+        always(stdlib_views.sys_view),
+    ),
     Seam("ansible.plugins.strategy:results_thread_main", "a result wakes the strategy", strategy.results_thread),
     Seam(
         "ansible.plugins.strategy:StrategyBase._process_pending_results",
         "stop between results",
         strategy.checks_stop,
     ),
-    Seam("ansible.plugins.strategy:StrategyBase._queue_task", "no new task once asked to stop", strategy.queues_task),
+    Seam(
+        "ansible.plugins.strategy:StrategyBase._queue_task",
+        "no new task starts after a stop request",
+        strategy.queues_task,
+    ),
     Seam("ansible.plugins.strategy.free:time", "woken, not polling", always(stdlib_views.strategy_time_view)),
     Seam(
         "ansible._internal._rpc_host:LocalManager.shared_instance",
@@ -170,12 +178,26 @@ SEAMS: tuple[Seam, ...] = (
     # -- display
     Seam("ansible.utils.display:sys", "the run's output", always(stdlib_views.sys_view)),
     Seam("ansible.utils.display:subprocess", "cowsay is a child of the run", always(stdlib_views.subprocess_view)),
-    Seam(f"{_DISPLAY}._final_q", "set in a worker and nowhere else", run_state.final_queue, optional=True),
-    Seam(f"{_DISPLAY}.set_queue", "refuses to be called in the parent process", run_state.set_queue),
+    Seam(
+        f"{_DISPLAY}._final_q", "the queue must be set for a worker's thread only", run_state.final_queue, optional=True
+    ),
+    Seam(f"{_DISPLAY}.set_queue", "upstream raises an error in a process that was not forked", run_state.set_queue),
     Seam(f"{_DISPLAY}.prompt_until", "the answer goes to who asked", prompts.prompt_until),
-    Seam(f"{_DISPLAY}.prompt", "the run's answers; a program's terminal is not the run's", prompts.prompt),
-    Seam(f"{_DISPLAY}.do_var_prompt", "the run's answers, where there is no terminal", prompts.var_prompt),
-    Seam("ansible.cli:CLI._get_secret", "the run's answers; a program's terminal is not the run's", prompts.prompt),
+    Seam(
+        f"{_DISPLAY}.prompt",
+        "prompts are answered by the run's answers; the program's terminal is not used",
+        prompts.prompt,
+    ),
+    Seam(
+        f"{_DISPLAY}.do_var_prompt",
+        "prompts are answered by the run's answers if there is no terminal",
+        prompts.var_prompt,
+    ),
+    Seam(
+        "ansible.cli:CLI._get_secret",
+        "prompts are answered by the run's answers; the program's terminal is not used",
+        prompts.prompt,
+    ),
     Seam(
         "ansible.executor.task_result:TaskResult.clean_copy",
         "what was typed with echo: false is not reported",
@@ -220,13 +242,17 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         "ansible.utils.display:_report_config_warnings",
-        "empties a list that every worker looks at",
+        "upstream empties a list that all workers share",
         plugin_loader.config_warnings,
         SINCE_2_21,
     ),
     # -- the command line, and caches of its values
     Seam("ansible.context:CLIARGS", _IMPLICIT, run_state.cli_args),
-    Seam("ansible.context:_init_global_context", "a singleton: keeps the first run's", run_state.init_cli_args),
+    Seam(
+        "ansible.context:_init_global_context",
+        "a singleton would keep the first run's arguments",
+        run_state.init_cli_args,
+    ),
     Seam("ansible.cli:sys", "the run's output", always(stdlib_views.sys_view)),
     Seam("ansible.cli:subprocess", "children of the run", always(stdlib_views.subprocess_view)),
     Seam(
@@ -240,21 +266,21 @@ SEAMS: tuple[Seam, ...] = (
         always(stdlib_views.print_to_run),
         optional=True,
     ),
-    Seam("ansible.cli:CLI.ask_passwords", "a run that was given its passwords", run_state.ask_passwords),
-    Seam("ansible.cli:CLI.setup_vault_secrets", "a run that was given its vault password", run_state.vault_secrets),
+    Seam("ansible.cli:CLI.ask_passwords", "the run's passwords are used instead of a prompt", run_state.ask_passwords),
+    Seam("ansible.cli:CLI.setup_vault_secrets", "the run's vault password is added", run_state.vault_secrets),
     Seam("ansible.vars.manager:load_extra_vars", _IMPLICIT, run_state.not_cached("extra_vars")),
     Seam("ansible.plugins.inventory:load_extra_vars", _IMPLICIT, run_state.not_cached("extra_vars")),
     Seam("ansible.vars.manager:load_options_vars", _IMPLICIT, run_state.not_cached("options_vars")),
     Seam(
         "ansible.parsing.vault:VaultSecretsContext.initialize",
-        "may be called once in a process",
+        "upstream may be called only once in a process",
         run_state.vault_initialize,
         SINCE_2_19,
     ),
     Seam("ansible.parsing.vault:VaultSecretsContext.current", _IMPLICIT, run_state.vault_current, SINCE_2_19),
     Seam(
         "ansible.parsing.vault:subprocess",
-        "password scripts are children of the run",
+        "password scripts must be children of the run",
         always(stdlib_views.subprocess_view),
     ),
     Seam("ansible.config.manager:os", "ANSIBLE_* of the run", always(stdlib_views.os_view)),
@@ -271,7 +297,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         "ansible._internal._secret_input:subprocess",
-        "a program that names secrets is a child of the run",
+        "a program that prints secrets must be a child of the run",
         always(stdlib_views.subprocess_view),
         SINCE_2_22,
     ),
@@ -303,11 +329,15 @@ SEAMS: tuple[Seam, ...] = (
         run_state.per_run(lambda _: {}, by_worker=True),
         optional=True,
     ),
-    Seam(f"{_LOADER}._load_module_source", "named by file name alone, kept for ever", plugin_loader.load_module_source),
+    Seam(
+        f"{_LOADER}._load_module_source",
+        "upstream names plugin modules by file name alone and keeps them for ever",
+        plugin_loader.load_module_source,
+    ),
     Seam("ansible.plugins.loader:warnings", "filters are the program's", plugin_loader.quiet_warnings),
     Seam(
         "ansible.plugins.loader:_configure_collection_loader",
-        "there is one finder in a process",
+        "there is one collection finder in a process",
         plugin_loader.collection_loader,
     ),
     *(
@@ -316,7 +346,9 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(f"{_JINJA}._clear_caches", "has no lock of its own", plugin_loader.locked("loader_lock")),
     Seam(
-        f"{_JINJA}._ensure_non_collection_wrappers", "a table half filled is taken for full", plugin_loader.fill_table
+        f"{_JINJA}._ensure_non_collection_wrappers",
+        "upstream takes a partly filled table for a complete one",
+        plugin_loader.fill_table,
     ),
     Seam(
         f"{_JINJA}.get_with_context",
@@ -325,7 +357,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         "ansible.plugins.connection.ssh:Connection._init_shm",
-        "the program that ssh asks for a password lies beside no other",
+        "the program that ssh runs to get a password need not be beside the running program",
         plugin_loader.asker,
         KNOWN[1:],
     ),
@@ -338,7 +370,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam(f"{_COLLECTION}.exec_module", "a plugin may block while Python holds a lock", collection_modules.exec_module),
     Seam(
         "ansible.plugins.action:ActionBase.get_connection_option",
-        "a module that is run inside of the worker would answer for another host",
+        "a module that runs inside the worker could return another host's result",
         run_state.no_direct_execution,
         KNOWN[:1],
     ),
@@ -394,7 +426,9 @@ SEAMS: tuple[Seam, ...] = (
     ),
     # -- threads that plugins or their libraries start
     Seam(
-        "threading:Thread.start", "a thread works for the run of the one that started it", plugin_threads.thread_start
+        "threading:Thread.start",
+        "a thread works for the run of the thread that started it",
+        plugin_threads.thread_start,
     ),
     Seam(
         "concurrent.futures.thread:ThreadPoolExecutor.submit",
@@ -426,10 +460,10 @@ SEAMS: tuple[Seam, ...] = (
     ),
     Seam(
         "ansible.parsing.dataloader:DataLoader.path_dwim_relative",
-        "sets the shared base folder aside while it looks",
+        "upstream changes the shared base folder while it searches",
         run_state.path_dwim_relative,
     ),
-    Seam("ansible.constants:__class__", "one folder for local files in each run", run_state.constants_class),
+    Seam("ansible.constants:__class__", "each run has its own folder for local files", run_state.constants_class),
     *(
         Seam(
             f"ansible.plugins.vars.host_group_vars:{name}",
@@ -445,7 +479,7 @@ SEAMS: tuple[Seam, ...] = (
         )
     ),
     *(
-        Seam(f"ansible.{where}:get_unique_id", "two threads may get one number", run_state.unique_id)
+        Seam(f"ansible.{where}:get_unique_id", "two threads could get the same number", run_state.unique_id)
         for where in ("utils.vars", "playbook.base", "inventory.host")
     ),
     Seam(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The controller's side of the roles: asks forkless.jobs what is remembered, and the host what is true."""
+"""The controller's side of the roles: reads the records of forkless.jobs, and asks the host for the job's state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLOT = re.compile(r"/forkless/[0-9a-f]{24}/(open|c-[0-9a-f]+)/?$")
 # States in which a job is worth another attempt.
 RETRIED = ("failed", "killed", "timed_out", "dead", "lost")
 MOST_RETRIES = 100
-# What the module's documentation says it takes is what it takes.
+# The argument spec, read from the module's documentation.
 SPEC = {
     name: {word: value for word, value in option.items() if word != "description"}
     for name, option in yaml.safe_load(DOCUMENTATION)["options"].items()
@@ -68,13 +68,13 @@ class ActionModule(ActionBase):
         record = first = self._registry.find(key)
         while True:
             try:
-                # A job that another controller started while we looked is not the one that was to be started anew.
+                # If another controller has started a job meanwhile, that job is not restarted.
                 if record is None or (_same_job(record, first) and self._is_unwanted(record, asked)):
                     return self._loaded_anew(key, record, asked)
             except JobChangedError:
                 record = self._registry.find(key)
                 continue
-            # Another controller that starts it anew takes its files away: what the host said may be true of no job now.
+            # Another controller that restarts the job removes its files, so the host's answer may be out of date.
             seen, record = record, self._registry.find(key) if asked["forget"] or asked["retries"] else record
             if record is not None and _same_job(record, seen):
                 return self._found(record, asked)
@@ -104,7 +104,7 @@ class ActionModule(ActionBase):
             if over is not None and not self._task.check_mode:
                 self._remove(over, asked)
             if not self._is_here(key):
-                # Someone asks from afar; this connection leads to another host than the job's.
+                # The task asks about a job of another host than the one that this connection leads to.
                 return self._not_found("", self._registry.newest(key))
             return self._adopted_or_not(key, self._registry.newest(key), asked)
         play = str(getattr(self._task.get_play(), "_uuid", ""))
@@ -121,7 +121,7 @@ class ActionModule(ActionBase):
         if claim.state == forkless_jobs.SAVED:
             return self._found(claim, asked)
         if over is not None:
-            # Only now: of all who saw that it was over, one is to take its files away, while nobody starts another one.
+            # Only after the claim: of all controllers that saw the job's end, one may remove its files, and none starts another job meanwhile.
             job = self._status_of(over, asked)
             if job["state"] == "running":
                 return self._found(self._given_back(key, over, claim), asked)
@@ -172,7 +172,7 @@ class ActionModule(ActionBase):
 
     def _save(self, asked):
         key = self._key(asked)
-        # Only Ansible's own check may end a play for want of an id; a record without one is worth nothing.
+        # Ansible's own check reports a missing id; a record without an id is useless.
         slot = asked["async_dir"] if key.slots in asked["async_dir"] else ""
         if self._task.check_mode:
             return {"changed": True, "state_file": self._registry.store.place(key.stem)}
@@ -182,7 +182,7 @@ class ActionModule(ActionBase):
             if not self._is_windows():
                 where = self._probe(op="identify", jid=asked["ansible_job_id"], folders=[slot, asked["async_dir"]])
         except (AnsibleConnectionFailure, AnsibleError) as error:
-            # The id is worth more than what we would have liked to know beside it.
+            # The id is saved even if the host cannot be asked about the job's processes.
             warnings.append("%s was saved, but the host could not be asked about its processes: %s" % (key, error))
         record = self._registry.save(
             key,
@@ -269,7 +269,7 @@ class ActionModule(ActionBase):
             except AnsibleConnectionFailure:
                 raise
             except (AnsibleError, ForklessError) as error:
-                # One job that cannot be looked at keeps no other from being cleaned up.
+                # A job that cannot be examined does not prevent the clean-up of the others.
                 reason = str(error)
                 what["state"] = "unknown"
             if reason:
@@ -328,7 +328,7 @@ class ActionModule(ActionBase):
     def _sweep_claim(self, record, asked):
         if not self._registry.is_over(record):
             return "a controller is about to start it"
-        # Fences first: the controller that made the claim may only be slow. Behind them, what is found is all that there will ever be.
+        # Fences first: the controller that made the claim may only be slow. Once the fences exist, no further job can appear.
         fences = (
             {}
             if self._task.check_mode
@@ -341,7 +341,7 @@ class ActionModule(ActionBase):
             if job["ansible_job_id"] not in record.known_ids():
                 if not self._task.check_mode:
                     self._registry.adopt(record, record.key, job["ansible_job_id"], job["async_dir"], job["process"])
-                return "a job that nobody had saved was found, and adopted"
+                return "a job without a saved record was found, and adopted"
         if not self._task.check_mode:
             self._registry.forget(record)
         return ""
@@ -395,7 +395,7 @@ class ActionModule(ActionBase):
     def _found(self, record, asked, state=""):
         async_dir, warnings = record.async_dir, []
         if not async_dir and not self._is_windows():
-            # From a hand-written role: it has not written down where.
+            # A hand-written role does not record the folder.
             async_dir = self._probe(op="identify", jid=record.ansible_job_id)["async_dir"]
         if not state:
             state, warnings = self._state_if_known(record, asked)
@@ -443,7 +443,7 @@ class ActionModule(ActionBase):
     def _probe(self, **args):
         if self._is_windows():
             raise AnsibleError("jobs on Windows hosts can be saved and loaded, but not looked at.")
-        # A folder that load gave out may be set for the whole block, and load be called again in it.
+        # The folder that load returned may be set for a whole block, in which load is called again.
         configured = self.get_shell_option("async_dir", default="~/.ansible_async") or "~/.ansible_async"
         args["async_dir"] = SLOT.sub("", configured)
         args["folders"] = [folder for folder in args.get("folders", []) if folder]

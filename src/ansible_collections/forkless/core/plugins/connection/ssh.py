@@ -291,7 +291,7 @@ class Connection(ConnectionBase):
             ssh_args=option("ssh_args") or "",
             common_args=option("ssh_common_args") or "",
             extra_args=option("ssh_extra_args") or "",
-            environ=dict(os.environ),  # it is read on the thread of the connections, which is no run's
+            environ=dict(os.environ),  # the event loop's thread reads it, and belongs to no run
         )
 
     @property
@@ -332,7 +332,7 @@ class Connection(ConnectionBase):
                 become=become,
                 expects_prompt=prompt,
                 password=None if password is None else to_bytes(password, errors="surrogate_or_strict"),
-                # As the builtin plugin: a terminal spoils the input that pipelining sends, so it is one or the other.
+                # As in the builtin plugin: a terminal corrupts the input that pipelining sends, so only one of the two is used.
                 tty=bool(sudoable and not in_data and self.get_option("use_tty")),
                 attempts=self._attempts,
             )
@@ -357,7 +357,7 @@ class Connection(ConnectionBase):
 
     @property
     def settings(self):
-        """Who it is connected to, and as whom: the same for all who share a connection."""
+        """The host and the user of the connection: equal for all tasks that share a connection."""
         with as_ansible_says_it():
             return self._hold().settings
 

@@ -27,7 +27,7 @@ def kill(jid, candidates, recorded, number, grace):
 
     def alive():
         table = ps.snapshot()
-        # What was seen to belong to the job still does when the processes by which it was found have ended.
+        # A process that was found to belong to the job stays in the list after the processes by which it was found have ended.
         found = ps.of_job(table, jid, slot, recorded, known)
         known.update((process.pid, process.start) for process in found)
         return table, found
@@ -40,7 +40,7 @@ def kill(jid, candidates, recorded, number, grace):
     for process in first:
         if ps.send(process, number):
             seen["signalled"].append(process.pid)
-    # By a clock that nobody sets: with the wall clock, a step back would keep us here for as long.
+    # The monotonic clock: if the wall clock were set back, this loop would wait for that much longer.
     deadline = time.monotonic() + grace
     while mine and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -59,7 +59,7 @@ def kill(jid, candidates, recorded, number, grace):
         time.sleep(0.1)
     after = jobs.status(jid, candidates, recorded)
     if after["state"] == "dead":
-        # Ansible could not write it down any more, and its async_status would say "running" for ever.
+        # Ansible's wrapper could not write the result any more, and async_status would say "running" for ever.
         last = int(signal.SIGKILL) if seen["killed"] else number
         jobs.write_result(
             after["results_file"],
@@ -88,7 +88,7 @@ def would_kill(jid, candidates, recorded):
 
 
 def _below_module(table, mine, jid):
-    """What the module has started; the module itself if it has started nothing; all there is if there is no wrapper."""
+    """The processes that the module has started; the module itself if it has started none; all processes if there is no wrapper."""
     wrappers = {p.pid for p in ps.wrappers(table, jid)}
     modules = {p.pid for p in mine if p.ppid in wrappers and p.pid not in wrappers}
     below = [p for p in mine if p.pid not in wrappers and p.pid not in modules]

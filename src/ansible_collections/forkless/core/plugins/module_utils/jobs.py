@@ -22,7 +22,7 @@ OUTPUT = "output.log"  # in the job's own async folder: where a job may write wh
 def absolute(async_dir):
     """
     The async folder, absolute. The wrapper expands ~ by $HOME and async_status by the passwd entry; where these differ,
-    stock does not find its own jobs. The passwd entry does not depend on who asks, so it goes first.
+    stock does not find its own jobs. The passwd entry is the same for every caller, so it is tried first.
     """
     if not async_dir.startswith("~"):
         return os.path.abspath(async_dir)
@@ -37,7 +37,7 @@ def absolute(async_dir):
 
 
 def folders(async_dir):
-    """Every folder in which a job may lie that was started with this setting."""
+    """Every folder that may hold the file of a job that was started with this setting."""
     found = [absolute(async_dir)]
     for other in (os.path.expanduser(async_dir), os.path.abspath(os.path.expanduser(async_dir))):
         if os.path.isabs(other) and other not in found:
@@ -80,12 +80,12 @@ def _local(text):
 
 
 def status(jid, candidates, recorded=None, lines=20):
-    """One of running, done, failed, killed, timed_out, dead, lost; and what there is to say about it."""
+    """The job's state (running, done, failed, killed, timed_out, dead or lost) and its details."""
     recorded = recorded or {}
     folder = where(jid, candidates)
     path = os.path.join(folder, jid)
     # In this order: a job writes its result before its last process ends. Looking at the file first could see a job
-    # that has not written yet, and then find no process, and call dead what is done.
+    # that has not written its result yet, then find no process, and report a finished job as dead.
     table = ps.snapshot()
     alive = ps.of_job(table, jid, own_slot(folder, jid), recorded)
     answer = {
@@ -123,7 +123,7 @@ def status(jid, candidates, recorded=None, lines=20):
 
 
 def own_slot(folder, jid):
-    """The folder, if it is this job's alone: then whatever carries its name belongs to the job."""
+    """The folder, if only this job uses it: then every process with the folder's name in its environment belongs to the job."""
     if not SLOT.fullmatch(folder):
         return ""
     return folder if list(job_files(folder)) in ([], [jid]) else ""
@@ -234,7 +234,7 @@ def _object(body):
 
 
 def write_result(path, result):
-    """Whole or not at all, in the manner of the wrapper."""
+    """The file is written completely or not at all, as the wrapper does."""
     draft = path + ".tmp"
     with open(draft, "w") as file:
         file.write(json.dumps(result))

@@ -23,7 +23,7 @@ class Process(object):
 
 
 def boot_id():
-    """What changes when the host is started anew, and only then."""
+    """The boot id, which changes only when the host is rebooted."""
     text = _read(BOOT_ID)
     if text:
         return text.decode().strip()
@@ -121,7 +121,7 @@ def _init():
 
 
 def identity(processes, jid, slot=""):
-    """What to remember of a running job, to know it again later."""
+    """What a record keeps about a running job's processes, so that they can be recognised later."""
     found = wrappers(processes, jid)
     if not found:
         return {}
@@ -146,7 +146,7 @@ def send(process, number):
     except AttributeError:  # Python 3.8, or no Linux
         fd = None
     except OSError:
-        # ESRCH: it has ended. Otherwise a kernel or a sandbox without pidfds, where looking first must do.
+        # ESRCH: it has ended. Otherwise the kernel or a sandbox has no pidfds, and the start time is only compared before the signal.
         fd = None
     try:
         there = _one(str(process.pid)) if os.path.exists("/proc/self/stat") else _from_ps().get(process.pid)
@@ -181,7 +181,7 @@ def _one(pid):
 
 
 def _from_ps():
-    """Where there is no /proc. Sessions and environments cannot be seen there; groups and descent must do."""
+    """Where there is no /proc. Sessions and environments cannot be seen there; processes are found by group and parent only."""
     out = _printed("ps", "-A", "-ww", "-o", "pid=,ppid=,pgid=,state=,lstart=,command=")
     found = {}
     for line in out.splitlines():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
 """
-The async folders of one job name on this host: one per claim, and one for those who do not claim.
+The async folders of one job name on this host: one per claim, and one for jobs that are started without a claim.
 
 A fence is a plain file in the place of such a folder. The wrapper makes its folder before it does anything, and writes
 its first file before it runs the module; it can do neither where a fence stands. So after fence() has answered, either a
@@ -22,7 +22,7 @@ A_DAY = 86400
 
 
 def fence(path):
-    """True: nothing can be started here any more. False: something has been."""
+    """True if no job can be started in this folder any more; False if a job was started there before."""
     text = (
         b"A controller that had claimed this job was replaced by another one; nothing may be started here any more.\n"
     )
@@ -97,11 +97,11 @@ def look(folder, mine="", fences=(), raise_fences=False, lines=20):
 
 
 def sweep(slot, jid):
-    """Take away what a finished job has left in its own slot, and fences that nobody can run into any more."""
+    """Remove the files of a finished job in its own slot, and fences that no controller can meet any more."""
     if not jobs.SLOT.fullmatch(slot):
         return []
     gone = _unlink(os.path.join(slot, jid + ".tmp"))
-    if not [name for name in jobs.job_files(slot) if name != jid]:  # else the output is that of a later job
+    if not [name for name in jobs.job_files(slot) if name != jid]:  # otherwise the output belongs to a later job
         gone += _unlink(os.path.join(slot, jobs.OUTPUT))
     _rmdir(slot)
     folder = os.path.dirname(slot)
