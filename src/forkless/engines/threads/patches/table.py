@@ -128,22 +128,14 @@ SEAMS: tuple[Seam, ...] = (
         strategy.cleanup_workers,
     ),
     Seam("ansible.plugins.strategy:time", "woken, not polling", always(stdlib_views.strategy_time_view)),
-    Seam(
-        "ansible.plugins.strategy:sys",
-        "the debugger must not end the program, and uses the run's streams",
-        always(stdlib_views.sys_view),
-    ),
+    Seam("ansible.plugins.strategy:sys", "the debugger must not exit the program", always(stdlib_views.sys_view)),
     Seam("ansible.plugins.strategy:results_thread_main", "a result wakes the strategy", strategy.results_thread),
     Seam(
         "ansible.plugins.strategy:StrategyBase._process_pending_results",
         "stop between results",
         strategy.checks_stop,
     ),
-    Seam(
-        "ansible.plugins.strategy:StrategyBase._queue_task",
-        "no new task starts after a stop request",
-        strategy.queues_task,
-    ),
+    Seam("ansible.plugins.strategy:StrategyBase._queue_task", "no new task after a stop request", strategy.queues_task),
     Seam("ansible.plugins.strategy.free:time", "woken, not polling", always(stdlib_views.strategy_time_view)),
     Seam(
         "ansible._internal._rpc_host:LocalManager.shared_instance",
@@ -178,26 +170,12 @@ SEAMS: tuple[Seam, ...] = (
     # -- display
     Seam("ansible.utils.display:sys", "the run's output", always(stdlib_views.sys_view)),
     Seam("ansible.utils.display:subprocess", "cowsay is a child of the run", always(stdlib_views.subprocess_view)),
-    Seam(
-        f"{_DISPLAY}._final_q", "the queue must be set for a worker's thread only", run_state.final_queue, optional=True
-    ),
+    Seam(f"{_DISPLAY}._final_q", "set on a worker's thread only", run_state.final_queue, optional=True),
     Seam(f"{_DISPLAY}.set_queue", "upstream raises an error in a process that was not forked", run_state.set_queue),
     Seam(f"{_DISPLAY}.prompt_until", "the answer goes to who asked", prompts.prompt_until),
-    Seam(
-        f"{_DISPLAY}.prompt",
-        "prompts are answered by the run's answers; the program's terminal is not used",
-        prompts.prompt,
-    ),
-    Seam(
-        f"{_DISPLAY}.do_var_prompt",
-        "prompts are answered by the run's answers if there is no terminal",
-        prompts.var_prompt,
-    ),
-    Seam(
-        "ansible.cli:CLI._get_secret",
-        "prompts are answered by the run's answers; the program's terminal is not used",
-        prompts.prompt,
-    ),
+    Seam(f"{_DISPLAY}.prompt", "the run answers, not the program's terminal", prompts.prompt),
+    Seam(f"{_DISPLAY}.do_var_prompt", "the run answers if there is no terminal", prompts.var_prompt),
+    Seam("ansible.cli:CLI._get_secret", "the run answers, not the program's terminal", prompts.prompt),
     Seam(
         "ansible.executor.task_result:TaskResult.clean_copy",
         "what was typed with echo: false is not reported",
@@ -248,11 +226,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     # -- the command line, and caches of its values
     Seam("ansible.context:CLIARGS", _IMPLICIT, run_state.cli_args),
-    Seam(
-        "ansible.context:_init_global_context",
-        "a singleton would keep the first run's arguments",
-        run_state.init_cli_args,
-    ),
+    Seam("ansible.context:_init_global_context", "a singleton keeps the first run's", run_state.init_cli_args),
     Seam("ansible.cli:sys", "the run's output", always(stdlib_views.sys_view)),
     Seam("ansible.cli:subprocess", "children of the run", always(stdlib_views.subprocess_view)),
     Seam(
@@ -329,11 +303,7 @@ SEAMS: tuple[Seam, ...] = (
         run_state.per_run(lambda _: {}, by_worker=True),
         optional=True,
     ),
-    Seam(
-        f"{_LOADER}._load_module_source",
-        "upstream names plugin modules by file name alone and keeps them for ever",
-        plugin_loader.load_module_source,
-    ),
+    Seam(f"{_LOADER}._load_module_source", "modules are kept by file name alone", plugin_loader.load_module_source),
     Seam("ansible.plugins.loader:warnings", "filters are the program's", plugin_loader.quiet_warnings),
     Seam(
         "ansible.plugins.loader:_configure_collection_loader",
@@ -345,11 +315,7 @@ SEAMS: tuple[Seam, ...] = (
         for name in ("find_plugin_with_context", "add_directory", "_clear_caches", "has_plugin")
     ),
     Seam(f"{_JINJA}._clear_caches", "has no lock of its own", plugin_loader.locked("loader_lock")),
-    Seam(
-        f"{_JINJA}._ensure_non_collection_wrappers",
-        "upstream takes a partly filled table for a complete one",
-        plugin_loader.fill_table,
-    ),
+    Seam(f"{_JINJA}._ensure_non_collection_wrappers", "a partly filled table counts as full", plugin_loader.fill_table),
     Seam(
         f"{_JINJA}.get_with_context",
         "module-level state of a plugin was the worker's own",
@@ -425,11 +391,7 @@ SEAMS: tuple[Seam, ...] = (
         for module in ("ansible.module_utils.common.validation", "jinja2.lexer")
     ),
     # -- threads that plugins or their libraries start
-    Seam(
-        "threading:Thread.start",
-        "a thread works for the run of the thread that started it",
-        plugin_threads.thread_start,
-    ),
+    Seam("threading:Thread.start", "a thread works for its starter's run", plugin_threads.thread_start),
     Seam(
         "concurrent.futures.thread:ThreadPoolExecutor.submit",
         "a pool's thread works for the run of the thread that submitted the work",
