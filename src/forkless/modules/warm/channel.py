@@ -97,13 +97,13 @@ class ProgramChannel:
         while not self._interpreter.ready.is_set():
             ready = watch.poll(max(0.0, deadline - time.monotonic()) * 1000)
             if not ready:
-                raise NotStartedError("it said nothing in time")
+                raise NotStartedError("the warm interpreter did not greet in time")
             fd = ready[0][0]
             chunk = os.read(fd, 1 << 16)
             if not chunk:
                 watch.unregister(fd)
                 if fd == out:
-                    raise NotStartedError("it ended before it spoke")
+                    raise NotStartedError("the warm interpreter ended before it greeted")
             if sent:
                 if fd == out:
                     self._interpreter.feed(chunk)

@@ -255,7 +255,7 @@ class WarmInterpreter:
 
     def _put_new(self, frames: list[bytes]) -> None:
         if self.lost:
-            raise NotStartedError("it is gone")
+            raise NotStartedError(f"the warm interpreter on {self.name} has ended")
         self._put(b"".join(frames))
 
     def _put(self, data: bytes) -> None:
@@ -265,7 +265,7 @@ class WarmInterpreter:
         except (OSError, ValueError) as err:  # a closed file raises ValueError
             self.gone()
             # The order is the last frame and was not written completely, so the host cannot have run it.
-            raise NotStartedError("it is gone") from err
+            raise NotStartedError(f"the warm interpreter on {self.name} has ended") from err
 
     def _give_up(self, number: int, call: _Call) -> None:
         """Kill the task on the host and release its worker. Called by the interrupting thread or by the worker."""

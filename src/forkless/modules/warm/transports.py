@@ -171,7 +171,11 @@ class _AsyncsshTransport(Transport):
             interpreter.ready.wait(PATIENCE)
         if interpreter.lost or not interpreter.ready.is_set():
             interpreter.close()
-            raise NotStartedError("it ended before it spoke" if interpreter.lost else "it said nothing in time")
+            raise NotStartedError(
+                "the warm interpreter ended before it greeted"
+                if interpreter.lost
+                else "the warm interpreter did not greet in time"
+            )
         return interpreter
 
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 import copy
 import functools
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["forget_types", "is_plain_tree", "private_task_vars", "private_vars"]
 
+_Value = TypeVar("_Value")
 
-def private_task_vars(found: dict[str, Any]) -> dict[str, Any]:
+
+def private_task_vars(found: dict[str, object]) -> dict[str, object]:
     """
     `private_vars` for the result of get_vars, whose key `vars` holds every variable a second time.
 
@@ -38,7 +40,7 @@ def private_task_vars(found: dict[str, Any]) -> dict[str, Any]:
     return twin
 
 
-def _around(holder: Any, copied: Callable[[Any], Any]) -> Any:
+def _around(holder: Any, copied: Callable[..., object]) -> Any:
     """Up to 2.18 with ANSIBLE_DEBUG: not a dict but an object around one that records the origin of each variable."""
     if not isinstance(getattr(holder, "data", None), dict):
         return private_vars(holder)
@@ -47,7 +49,7 @@ def _around(holder: Any, copied: Callable[[Any], Any]) -> Any:
     return twin
 
 
-def _second(again: Any, found: Any, twin: Any) -> Any:
+def _second(again: dict[str, Any], found: dict[str, object], twin: dict[str, object]) -> dict[str, Any]:
     """The copy of `again`, a second mapping with the values of `found`; `twin` is the copy of `found`."""
     copier = _copiers.get(type(again)) or _copier(type(again))
     if copier is not _copy_dict and copier is not _copy_ansible_dict:
@@ -70,7 +72,7 @@ def _second(again: Any, found: Any, twin: Any) -> Any:
     return made
 
 
-def _is_copy(value: Any, first: Any) -> bool:
+def _is_copy(value: Any, first: object) -> bool:
     """Whether a tagged list or dict holds the same objects as another."""
     copier = _copiers.get(type(value)) or _copier(type(value))
     if not hasattr(type(value), "_ansible_tags_mapping"):
@@ -85,7 +87,7 @@ def _is_copy(value: Any, first: Any) -> bool:
     return False
 
 
-def private_vars(value: Any) -> Any:
+def private_vars(value: _Value) -> _Value:
     """
     A copy of `value` in which every container that a worker could change is copied, as fork would have done.
 
@@ -95,10 +97,10 @@ def private_vars(value: Any) -> Any:
     return value if copier is _shared else copier(value)
 
 
-def is_plain_tree(value: Any) -> bool:
+def is_plain_tree(value: object) -> bool:
     """Whether `private_vars` equals a deep copy: only dicts, lists and scalars, and no container that occurs twice."""
     seen: set[int] = set()
-    waiting = [value]
+    waiting: list[Any] = [value]
     while waiting:
         one = waiting.pop()
         kind = type(one)
@@ -119,7 +121,7 @@ def is_plain_tree(value: Any) -> bool:
     return True
 
 
-def is_scalar(value: Any) -> bool:
+def is_scalar(value: object) -> bool:
     """Whether it is text or a number, plain or tagged, and therefore immutable."""
     kind = type(value)
     if kind in _SCALARS:
@@ -129,31 +131,31 @@ def is_scalar(value: Any) -> bool:
     return kind in _ATOMS and issubclass(kind, str | int | float | bytes)
 
 
-def _shared(value: Any) -> Any:
+def _shared(value: _Value) -> _Value:
     return value
 
 
-def _copy_dict(value: dict[Any, Any]) -> dict[Any, Any]:
+def _copy_dict(value: dict[object, object]) -> dict[object, object]:
     # Most dicts are flat and need no loop in Python.
     return _deepen(value.copy(), value) if not _ATOMS.issuperset(map(type, value.values())) else value.copy()
 
 
-def _deepen(twin: Any, value: Any) -> Any:
+def _deepen(twin: dict[object, object], value: dict[object, object]) -> dict[object, object]:
     for key, one in dict.items(value):
         if type(one) not in _ATOMS:
             dict.__setitem__(twin, key, private_vars(one))
     return twin
 
 
-def _copy_list(value: list[Any]) -> list[Any]:
+def _copy_list(value: list[object]) -> list[object]:
     return [private_vars(one) for one in value] if not _ATOMS.issuperset(map(type, value)) else value.copy()
 
 
-def _copy_ansible_dict(value: Any) -> Any:
+def _copy_ansible_dict(value: dict[object, object]) -> dict[object, object]:
     return _deepen(copy.copy(value), value)
 
 
-def _copy_ansible_list(value: Any) -> Any:
+def _copy_ansible_list(value: list[object]) -> list[object]:
     twin = copy.copy(value)
     if not _ATOMS.issuperset(map(type, list.__iter__(value))):
         for place, one in enumerate(list.__iter__(value)):
