@@ -62,7 +62,7 @@ def test_a_seam_that_is_gone_and_an_argument_that_our_worker_lacks_are_told():
         our_arguments=["self"],
     )
     lines, _ = porting.compare(made("2.21.5", looks={site: "one"}), new)
-    assert lines[0] == f"{site}: is gone (a reason)"
+    assert lines[0] == f"{site}: is missing (a reason)"
     assert lines[1].startswith("WorkerProcess takes 'trace'")
 
 

@@ -99,7 +99,7 @@ def compare(known: Survey, new: Survey) -> tuple[list[str], list[str]]:
     for site, look in new.looks.items():
         if look == known.looks.get(site):
             continue
-        moved = "is gone" if look == "missing" else "has changed"
+        moved = "is missing" if look == "missing" else "has changed"
         lines.append(f"{site}: {moved} ({new.reasons[site]})")
         before, after = known.sources.get(site, ""), new.sources.get(site, "")
         diffs += difflib.unified_diff(

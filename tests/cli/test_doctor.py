@@ -98,4 +98,4 @@ def test_an_installation_that_lacks_what_a_run_needs_is_a_finding(monkeypatch, c
     assert code == 1
     seams = next(one for one in found["packages"] if one["name"] == "seams")
     assert not seams["ok"]
-    assert "ansible.plugins.strategy:NoSuchThing: is gone" in seams["means"]
+    assert "ansible.plugins.strategy:NoSuchThing: is missing" in seams["means"]

@@ -228,7 +228,7 @@ def test_the_long_flow_leaves_and_comes_back_and_tells_a_crash(play):
     assert play("long_running_flow", "--tags", "resume", resume_job_id=jid, **quick) == "my_long_task is over, rc 0"
     assert play("long_running_flow", "--tags", "wait", **quick) == "my_long_task is over, rc 0"
     crash = play("long_running_flow", "--tags", "crash", job_name="crashing", job_command="sleep 644")
-    assert crash.startswith("Ansible says running; it is dead: its processes are gone")
+    assert crash.startswith("Ansible says running; it is dead: the job's processes have ended")
 
 
 @pytest.mark.parametrize("play", [("far", "stock")], ids="-".join, indirect=True)

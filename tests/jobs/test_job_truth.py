@@ -213,7 +213,7 @@ def test_start_end_and_the_tails_of_the_output_are_told(answers):
     [
         ("started anew", "started anew"),
         ("everything got SIGKILL", "left no result"),
-        ("wrappers got SIGKILL", "will not be written down"),
+        ("wrappers got SIGKILL", "will not be recorded"),
         ("supervisor got SIGKILL", "without a time limit"),
         ("file removed while running", "its processes are alive"),
         ("file removed after the end", "no file of this job"),

@@ -120,7 +120,7 @@ def test_a_seam_that_fails_takes_the_others_out_again(monkeypatch):
     before = belongings()
     gone = Seam("multiprocessing.managers:Server.no_such_name", "a reason", always(4))
     monkeypatch.setattr(patches, "_manager_seams", lambda: [gone])
-    with pytest.raises(UnsupportedError, match=r"lacks what forkless replaces: .*Server.no_such_name is gone"):
+    with pytest.raises(UnsupportedError, match=r"lacks what forkless replaces: .*Server.no_such_name is missing"):
         fm.install()
     fm.uninstall()
     assert belongings() == before

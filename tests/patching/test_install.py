@@ -75,7 +75,7 @@ def test_every_kind_of_name_is_replaced_and_restored(module):
 
 @pytest.mark.parametrize("path", ["nowhere", "Thing.nowhere", "Nowhere.name", "table[nowhere]"])
 def test_if_one_is_missing_none_is_installed(module, path):
-    with pytest.raises(UnsupportedError, match=r"forkless_test_places:.* is gone \(a reason\)"):
+    with pytest.raises(UnsupportedError, match=r"forkless_test_places:.* is missing \(a reason\)"):
         seams.install([seam("Thing.own", always("new")), seam(path, always(1))])
     assert module.Thing.own == "own"
 

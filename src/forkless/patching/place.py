@@ -88,5 +88,5 @@ def why_missing(site: str) -> str:
     except ImportError as error:
         return f"cannot be imported ({error})"
     except AttributeError:
-        return "is gone"
-    return "is gone" if thing is ABSENT else ""
+        return "is missing"
+    return "is missing" if thing is ABSENT else ""

@@ -156,7 +156,7 @@ class WorkerProcess:
                 while os.read(0, 64):
                     pass
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._stop, "the supervisor is gone")
+                loop.call_soon_threadsafe(self._stop, "the supervisor has ended")
 
         threading.Thread(target=watch, name="forkless-supervisor-watch", daemon=True).start()
 

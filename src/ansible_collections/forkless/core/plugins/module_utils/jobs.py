@@ -144,11 +144,11 @@ def _unfinished(answer, alive, table, jid, recorded, result, changed):
         began = ps.started_at(found[0] if found else alive[0])
         answer["start"] = answer["start"] or iso(began)
         if not found:
-            answer["why"] = "its wrapper is gone but its command runs on: what becomes of it will not be written down"
+            answer["why"] = "Ansible's wrapper of the job has ended, but the job's command still runs; its result will not be recorded"
         elif not any(p.group == p.pid for p in found):
             answer["why"] = "only its supervisor is left"
         elif len(found) == 1 and "session" in recorded and len(recorded.get("pids", [])) > 1:
-            answer["why"] = "its supervisor is gone: it runs on without a time limit"
+            answer["why"] = "the supervisor of the job has ended: the job still runs, without a time limit"
         return answer
     if ps.hidden() and os.geteuid() != 0 and os.stat(answer["results_file"]).st_uid != os.geteuid():
         raise RuntimeError(
@@ -160,10 +160,10 @@ def _unfinished(answer, alive, table, jid, recorded, result, changed):
     if ps.started_anew(recorded):
         answer["why"] = "the host was started anew since"
     elif result is None:
-        answer["why"] = "its processes are gone and its result is unreadable: the disk may have been full"
+        answer["why"] = "the job's processes have ended and its result is unreadable: the disk may have been full"
     else:
         answer["why"] = (
-            "its processes are gone and left no result: they were killed, or the host ran out of memory or was started anew"
+            "the job's processes have ended and left no result: they were killed, or the host ran out of memory or was started anew"
         )
     return answer
 
