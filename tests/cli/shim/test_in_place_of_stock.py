@@ -113,7 +113,7 @@ def test_where_forkless_cannot_stock_runs(places, folder, why):
     # What the shim's own process finds, and stock's command, which does without, does not.
     sentence, code = {
         "unknown ansible-core": ("forkless does not know ansible-core 9.9.1", ""),
-        "a seam that moved": ("is a version that forkless knows, but", LOSES_A_NAME),
+        "a seam that moved": ("is a known version, but the installed copy differs", LOSES_A_NAME),
         "green threads": ("gevent", "import gevent.monkey\ngevent.monkey.patch_all()"),
         "no threads": (
             "no thread can be started here",
