@@ -144,7 +144,9 @@ def _unfinished(answer, alive, table, jid, recorded, result, changed):
         began = ps.started_at(found[0] if found else alive[0])
         answer["start"] = answer["start"] or iso(began)
         if not found:
-            answer["why"] = "Ansible's wrapper of the job has ended, but the job's command still runs; its result will not be recorded"
+            answer["why"] = (
+                "Ansible's wrapper of the job has ended, but the job's command still runs; its result will not be recorded"
+            )
         elif not any(p.group == p.pid for p in found):
             answer["why"] = "only its supervisor is left"
         elif len(found) == 1 and "session" in recorded and len(recorded.get("pids", [])) > 1:
