@@ -31,6 +31,9 @@ from dataclasses import dataclass, field
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "collections"
+# What the modules and plugins of the targets import; a target that misses a library fails on stock, and nothing is compared.
+LIBRARIES = ("cryptography", "jmespath", "jsonschema", "lxml", "netaddr", "prettytable", "textfsm", "ttp", "xmltodict", "jc", "hashids",
+             "jsonpatch", "passlib", "legacycrypt; python_version >= '3.13'", "pycdlib", "petname", "dnspython", "semantic_version")  # fmt: skip
 PACKAGE = {"2.18": "ansible>=11,<12", "2.19": "ansible>=12,<13", "2.20": "ansible>=13,<14", "2.21": "ansible>=14,<15"}
 NEEDED = ("community.general", "ansible.posix", "community.crypto", "ansible.utils", "community.internal_test_tools")
 NOT_HERE = ("hidden", "disabled", "unsupported", "unstable", "cloud/", "needs/httptester", "windows", "network/")
@@ -116,6 +119,19 @@ def sources() -> pathlib.Path:
     archive.unlink()
     (folder / ".ready").touch()
     return folder
+
+
+def interpreter() -> pathlib.Path:
+    """The Python of an environment with the libraries of the targets, the ansible-core of the tests, and this tree."""
+    core = importlib.metadata.version("ansible-core")
+    folder = CACHE / f"environment-{core}"
+    if not (folder / ".ready").exists():
+        uv = [sys.executable, "-m", "uv"]
+        subprocess.run([*uv, "venv", "-q", "--clear", "--seed", "--python", sys.executable, str(folder)], check=True)
+        install = [*uv, "pip", "install", "-q", "--python", str(folder / "bin/python")]
+        subprocess.run([*install, "-e", str(ROOT), f"ansible-core=={core}", *LIBRARIES], check=True)
+        (folder / ".ready").touch()
+    return folder / "bin/python"
 
 
 def targets_of(base: pathlib.Path) -> list[str]:
@@ -295,6 +311,8 @@ def main(argv: list[str]) -> int:
     if os.geteuid() != 0 or not sys.platform.startswith("linux"):
         print("each target gets a root of its own by mount namespaces: this needs root on Linux")
         return 2
+    if sys.prefix != str((python := interpreter()).parents[1]):
+        os.execv(python, [str(python), __file__, *argv])  # noqa: S606  # the same program, with the libraries
     rows: dict[str, dict[str, object]] = {}
     with tempfile.TemporaryDirectory(prefix="forkless-targets-") as folder:
         work = pathlib.Path(folder)

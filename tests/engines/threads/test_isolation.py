@@ -69,6 +69,18 @@ def test_environment_of_a_task_stays_with_its_host(project):
     assert "WHO" not in os.environ
 
 
+@pytest.mark.matrix
+def test_lookups_named_as_builtins_leave_the_builtins_of_their_package_alone(project):
+    result = project.run(
+        """
+        - debug: {msg: "{{ lookup('list', [1]) }} {{ lookup('dict', {'a': 1}) }} {{ lookup('vars', 'inventory_hostname') }}"}
+        - debug: {msg: "{{ item }}"}
+          with_items: [1, [2]]
+        """
+    )
+    assert result.rc == 0, result.stdout
+
+
 MUTATES = """
 - name: mutate in a template
   debug:

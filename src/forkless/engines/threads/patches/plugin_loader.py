@@ -8,6 +8,7 @@ state of a plugin was never visible to another host's task.
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import copy
 import functools
@@ -76,11 +77,13 @@ def load_module_source(original: Callable[..., object], _site: str) -> object:
 
 def _of_ansible(full: str, path: str) -> types.ModuleType:
     """A plugin of ansible-core, shared by the process. If two threads import it, Python's import lock makes only the second one wait."""
-    if full.startswith("ansible.plugins.") and path.endswith(f"{os.sep}{full.rpartition('.')[2]}.py"):
+    leaf = full.rpartition(".")[2]
+    # An import would bind the plugin in its package: `ansible.plugins.lookup.list` would replace the builtin in LookupBase's own module.
+    if not hasattr(builtins, leaf) and full.startswith("ansible.plugins.") and path.endswith(f"{os.sep}{leaf}.py"):
         return importlib.import_module(full)
     found = sys.modules.get(full)
     if found is None:
-        # An alias of the file, which the import system cannot find by name. Plugins of ansible-core create no state on import.
+        # Or an alias of the file, which the import system cannot find by name. Plugins of ansible-core create no state on import.
         made = _empty(full, path)
         _execute(made)
         found = sys.modules.setdefault(full, made)
