@@ -88,6 +88,7 @@ class AnsibleConnection(Protocol):
 
 class PlayContextOptions(Protocol):
     remote_addr: str
+    executable: str | None
     password: str
     timeout: float
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -112,7 +113,15 @@ def _may_be_warm(action: AnsibleAction) -> bool:
     if become is not None and not getattr(become, "pipelining", become.name != "su"):
         return False
     environ = environ_of(kind)
+    if kind == LOCAL and not _has_shell(action._play_context.executable, environ.get("PATH")):
+        return False
     return not switches.disabled("warm-modules", environ) and not environ.get("_ANSIBLE_COVERAGE_CONFIG")
+
+
+def _has_shell(executable: str | None, path: str | None) -> bool:
+    """Whether a task's shell exists here. Stock's commands around a module find out; nothing in place of them would."""
+    words = (executable or "/bin/sh").split()
+    return bool(words) and shutil.which(words[0], path=path) is not None
 
 
 def _may_stay_away(connection: AnsibleConnection) -> bool:

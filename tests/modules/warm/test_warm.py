@@ -305,6 +305,13 @@ def test_a_run_that_is_cancelled_ends_what_its_modules_started(project):
     wait_for(lambda: gone(module) and gone(warm), "something is still there")
 
 
+def test_a_host_whose_shell_does_not_exist_is_unreachable_as_with_stock(project):
+    tasks = "    - ping:\n      vars: {ansible_shell_executable: /nonexistent/sh}\n"
+    result = forkless.run(**project(tasks), limit="a")
+    assert result.rc == 4, result.stdout
+    assert "Failed to create temporary directory" in result.stdout
+
+
 def test_a_module_whose_interpreter_went_away_is_unreachable_and_not_run_twice(project):
     (project.folder / "library/mine.py").write_text(MODULE)
     (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
