@@ -248,7 +248,9 @@ def states(text: str) -> list[str]:
 
 
 def verdict(stock: Ended, again: Ended, ours: Ended) -> tuple[str, str]:
-    """One word, and what differs."""
+    """One or two words, and what differs."""
+    if stock.code is None or again.code is None:
+        return "too slow", "stock was not done by the limit"
     if stock.code != 0 or again.code != 0:
         return "stock fails", f"exit code {stock.code}: " + " | ".join(normalised(stock.text + stock.errors)[-2:])
     if ours.code != stock.code:
@@ -327,13 +329,16 @@ def main(argv: list[str]) -> int:
                 names = targets_of(base)
             else:
                 names = given.targets.split(",") if given.targets else QUICK[collection]
-            rows |= compare(collection, names, given.limit, work)
-    if given.out:
-        given.out.write_text(json.dumps(rows, indent=1))
+            for target in names:
+                rows |= compare(collection, [target], given.limit, work)
+                if given.out:  # after each one: a run that is interrupted keeps what it has
+                    given.out.write_text(json.dumps(rows, indent=1))
     count = collections.Counter(str(row["verdict"]) for row in rows.values())
     print(", ".join(f"{number} {word}" for word, number in count.most_common()))
     unexplained = [
-        name for name, row in rows.items() if row["verdict"] not in ("same", "stock fails") and name not in EXPLAINED
+        name
+        for name, row in rows.items()
+        if row["verdict"] not in ("same", "stock fails", "too slow") and name not in EXPLAINED
     ]
     for name in unexplained:
         print(f"differs without a reason: {name}")

@@ -49,6 +49,10 @@ def test_a_target_that_fails_on_stock_is_not_compared():
     assert verdict(ended(code=2), ended(code=2), ended())[0] == "stock fails"
 
 
+def test_a_target_that_stock_does_not_finish_in_time_is_told_apart_from_one_that_fails():
+    assert verdict(ended(code=None), ended(code=None), ended())[0] == "too slow"
+
+
 def test_targets_that_cannot_run_here_are_left_out(tmp_path):
     for name, aliases in {
         "runs": "azp/posix/1\n",
