@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import psycopg
@@ -16,7 +18,8 @@ import pytest
 
 import forkless
 import forkless.queue
-from forkless.queue import secrets
+from forkless.queue import schema, secrets
+from forkless.queue.embedded import EmbeddedServer
 from forkless.queue.worker import WorkerOptions
 
 # `make test` has a slice of what `make faults` runs.
@@ -33,6 +36,20 @@ def wait_until(condition, what="it", seconds=PATIENCE):
             pytest.fail(f"{what} did not happen within {seconds:.0f} s")
         time.sleep(0.05)
     return found
+
+
+@contextlib.contextmanager
+def postgresql():
+    """A PostgreSQL of its own with the schema, as the embedded one is."""
+    # Not below pytest's folder: as root the server runs as another user, who cannot enter that.
+    folder = tempfile.mkdtemp(prefix="forkless-tests-")
+    os.chmod(folder, 0o711)
+    try:
+        with EmbeddedServer(os.path.join(folder, "pg")) as running:
+            schema.prepare_embedded(running.url)
+            yield running
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Database:

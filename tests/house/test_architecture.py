@@ -32,7 +32,7 @@ LAYERS = {
     "runs": {"core", "patching", "engines"},
     "__init__": {"core", "runs"},
     "jobs": {"core"},
-    "queue": {"__init__", "core", "engines", "engines.threads", "runs"},
+    "queue": {"__init__", "core", "engines", "engines.threads", "jobs", "runs"},
     "web": {"__init__", "core", "queue"},
     "porting": {"core", "patching", "engines.threads"},
     "cli": {

@@ -175,6 +175,17 @@ def ara(tmp_path_factory):
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def queue():
+    from forkless.queue import job_store
+    from queue_support import postgresql
+
+    with postgresql() as server:
+        job_store.use_database(server.url)
+        yield server
+    job_store._ADDRESS.clear()
+
+
 def s3_client(url):
     import boto3
 
@@ -192,6 +203,8 @@ def make_url(kind, server, folder):
         return f"file:{folder}/state"
     if kind == "s3":
         return f"s3://jobs/{os.getpid()}-{time.monotonic_ns()}?endpoint={server.url}&region=us-east-1"
+    if kind == "queue":
+        return f"queue:{os.getpid()}-{time.monotonic_ns()}"
     address = server.url.removesuffix("/api/v1/")
     claims = f"&claims=file:{folder}/claims" if kind == "ara+file" else ""
     return f"ara+{address}?playbook={new_playbook(address)}{claims}"
@@ -221,13 +234,14 @@ KINDS = [
     pytest.param("s3", marks=SERVERS),
     pytest.param("ara", marks=SERVERS),
     pytest.param("ara+file", marks=SERVERS),
+    pytest.param("queue", marks=SERVERS),
 ]
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request):
     """A kind of store, and its server: of a wider scope than the guards, which are to see the server as given."""
-    server = {"file": None, "s3": "weed"}.get(request.param, "ara")
+    server = {"file": None, "s3": "weed", "queue": "queue"}.get(request.param, "ara")
     return request.param, request.getfixturevalue(server) if server else None
 
 

@@ -3,31 +3,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-import tempfile
 import uuid
 
 import psycopg
 import pytest
 
-from forkless.queue import schema
-from forkless.queue.embedded import EmbeddedServer
-from queue_support import Database, Workers
+from queue_support import Database, Workers, postgresql
 
 
 @pytest.fixture(scope="session")
 def server():
-    # Not below pytest's folder: as root the server runs as another user, who cannot enter that.
-    folder = tempfile.mkdtemp(prefix="forkless-tests-")
-    os.chmod(folder, 0o711)
-    try:
-        with EmbeddedServer(os.path.join(folder, "pg")) as running:
-            schema.prepare_embedded(running.url)
-            yield running
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with postgresql() as running:
+        yield running
 
 
 def admin(server, statement):

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from forkless.cli import main
+from forkless.queue import schema
 from queue_support import playbook, wait_until
 
 pytestmark = pytest.mark.spawns
@@ -115,16 +116,16 @@ def test_bad_input_is_one_sentence_and_queues_nothing(
 
 def test_a_database_without_tables_or_with_newer_ones_says_what_to_do(forkless, database, project):
     playbook(project, tasks=["- debug:"])
-    assert forkless("queue", "check").stdout.startswith("version 1\nPostgreSQL ")
+    assert forkless("queue", "check").stdout.startswith(f"version {schema.VERSION}\nPostgreSQL ")
     database.all("DELETE FROM forkless.schema_version")
     done = forkless("launch", "site.yml")
     assert done.returncode == 1
     assert "run `forkless queue init`" in done.stderr
     database.all("DROP SCHEMA forkless CASCADE")
     assert "run `forkless queue init`" in forkless("launch", "site.yml").stderr
-    assert "created, version 1" in forkless("queue", "init").stdout
+    assert f"created, version {schema.VERSION}" in forkless("queue", "init").stdout
     assert "are there already" in forkless("queue", "init").stdout
-    assert forkless("queue", "upgrade").stdout == "version 1, as needed\n"
+    assert forkless("queue", "upgrade").stdout == f"version {schema.VERSION}, as needed\n"
     assert forkless("launch", "site.yml").stdout == "1\n"
 
 

@@ -26,7 +26,7 @@ import psycopg
 from forkless.core.errors import ForklessError
 from forkless.core.events import Status
 from forkless.core.process_tree import ProcessTree
-from forkless.queue import database, event_batches, requests, secrets
+from forkless.queue import database, event_batches, job_store, requests, secrets
 from forkless.queue import project as projects
 from forkless.queue.lease import Lease, clock
 from forkless.queue.progress import Progress
@@ -210,7 +210,8 @@ class Attempt:
             cwd=folder,
             limit=limit,
             ident=f"run-{self.run_id}-{self.attempt}",
-            more_env={"FORKLESS_SLICED": "refuse"} if row["sliced"] and not row["spec"].get("slices_anyway") else {},
+            more_env=job_store.scope_of_project(row["project"])
+            | ({"FORKLESS_SLICED": "refuse"} if row["sliced"] and not row["spec"].get("slices_anyway") else {}),
         )
 
     def _limit_folder(self) -> str:

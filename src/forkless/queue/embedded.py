@@ -26,7 +26,7 @@ from forkless.queue.errors import DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["EmbeddedServer", "find_programs", "state_folder"]
+__all__ = ["EmbeddedServer", "exists", "find_programs", "folder_behind", "state_folder"]
 
 # Seconds that starting and stopping may take; recovery after a crash replays what was written since the last checkpoint.
 _PATIENCE = 120
@@ -54,6 +54,17 @@ def state_folder() -> str:
     if os.geteuid() == 0:
         return "/var/lib/forkless"
     return os.path.join(os.path.expanduser("~"), ".local", "state", "forkless")
+
+
+def exists() -> bool:
+    """Whether the user has an embedded database."""
+    return os.path.exists(os.path.join(EmbeddedServer().folder, "data", "PG_VERSION"))
+
+
+def folder_behind(url: str) -> str:
+    """The folder of the user's embedded database if `url` is its address; else an empty string."""
+    server = EmbeddedServer()
+    return server.folder if server.url == url else ""
 
 
 def find_programs() -> str:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forkless.core.spec import RunSpec
+from forkless.queue import job_store, secrets
 from forkless.queue import project as projects
-from forkless.queue import secrets
 from forkless.queue.errors import QueueRequestError
 
 if TYPE_CHECKING:
@@ -168,7 +168,10 @@ def _locate(spec: RunSpec, options: LaunchOptions) -> tuple[dict[str, Json], pro
     _refuse_password_files(root)
     stay = (os.path.join(spec.cwd, os.path.expanduser(one)) for one in options.without)
     bundle = projects.pack(root, without=frozenset(os.path.relpath(one, root) for one in stay))
-    return {"kind": "bundle", "sha256": bundle.sha256, "name": os.path.basename(root) or root}, bundle, paths
+    project = {
+        "kind": "bundle", "sha256": bundle.sha256, "name": os.path.basename(root) or root, "home": job_store.scope_of_folder(root),
+    }  # fmt: skip
+    return project, bundle, paths
 
 
 def _check_exist(paths: Mapping[str, Sequence[str]], root: str) -> None:

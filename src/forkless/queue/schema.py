@@ -120,6 +120,9 @@ def _apply(connection: Connection) -> None:
                 _run_file(connection, _read("migrations", name))
                 connection.execute("INSERT INTO schema_version (version) VALUES (%s)", (number,))
         _run_file(connection, _read("functions.sql"))
+        if _has_roles(connection):
+            # PostgreSQL lets everybody call a new function, and nobody read a new table.
+            _run_file(connection, _read("roles.sql"))
         for key, value in (
             ("functions", functions_hash()),
             ("procrastinate", importlib.metadata.version("procrastinate")),
@@ -128,6 +131,14 @@ def _apply(connection: Connection) -> None:
                 "INSERT INTO setting (name, value) VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                 (key, value),
             )
+
+
+def _has_roles(connection: Connection) -> bool:
+    """Whether this database, and not only another one of the server, has granted the roles something."""
+    row = connection.execute(
+        "SELECT bool_or(has_schema_privilege(oid, 'forkless', 'USAGE')) FROM pg_roles WHERE rolname = 'forkless_reader'"
+    ).fetchone()
+    return bool(row and row[0])
 
 
 def _apply_procrastinate(connection: Connection, found: SchemaState) -> None:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from forkless.queue.embedded import state_folder
+from forkless.queue.embedded import folder_behind, state_folder
 from forkless.queue.errors import QueueError
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ class Supervisor:
     """Keeps `processes` worker processes running until it is stopped. `run()` blocks; `stop()` may be called from a signal handler."""
 
     def __init__(self, url: str, options: WorkerOptions, processes: int) -> None:
-        self._url, self._options = url, options
+        # Each process keeps the embedded server running by itself: this one may be killed while they finish their runs.
+        self._url, self._options = url, dataclasses.replace(options, embedded=options.embedded or folder_behind(url))
         self._slots = [_WorkerSlot(number) for number in range(processes)]
         self._stops = 0
         self._failed = False

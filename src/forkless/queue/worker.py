@@ -24,7 +24,7 @@ import psycopg
 from procrastinate.worker import Worker as ProcrastinateWorker
 
 from forkless.core.errors import ForklessError
-from forkless.queue import database, requests, schedules, schema, secrets, webhooks
+from forkless.queue import database, embedded, job_store, requests, schedules, schema, secrets, webhooks
 from forkless.queue.attempt import Attempt, AttemptPlace
 from forkless.queue.dispatcher import make_app, queues_for
 from forkless.queue.lease import clock
@@ -51,6 +51,8 @@ class WorkerOptions:
     shutdown_after: float = 600.0
     """Seconds that a run may still take after SIGTERM, before it is handed back."""
     key_path: str = ""
+    embedded: str = ""
+    """The folder of the embedded server, if that is the database: each process keeps it running, also if the supervisor is killed."""
 
     def as_json(self) -> str:
         return json.dumps(asdict(self))
@@ -67,6 +69,9 @@ class WorkerProcess:
         self.url, self.options = url, options
         self.name = options.name or f"{socket.gethostname()}-{os.getpid()}"
         self.worker_id = 0
+        self._about_itself = (
+            self.name, socket.gethostname(), os.getpid(), options.labels, json.dumps(requests.versions()),
+        )  # fmt: skip
         self._place = AttemptPlace(url, options.folder, options.key_path or secrets.key_path())
         self._attempt: Attempt | None = None
         self._done = 0
@@ -134,14 +139,7 @@ class WorkerProcess:
         async with await database.connect_async(self.url) as connection:
             row = await (
                 await connection.execute(
-                    "SELECT forkless.register_worker(%s, %s, %s, %s, %s::jsonb)",
-                    (
-                        self.name,
-                        socket.gethostname(),
-                        os.getpid(),
-                        self.options.labels,
-                        json.dumps(requests.versions()),
-                    ),
+                    "SELECT forkless.register_worker(%s, %s, %s, %s, %s::jsonb)", self._about_itself
                 )
             ).fetchone()
             self.worker_id = int(row[0]) if row else 0
@@ -257,7 +255,10 @@ class WorkerProcess:
                 async with asyncio.timeout(30):
                     if connection is None or connection.closed:
                         connection = await database.connect_async(self.url)
-                    await connection.execute("SELECT forkless.worker_seen(%s, %s)", (self.worker_id, self._stopping))
+                    await connection.execute(
+                        "SELECT forkless.worker_here(%s, %s, %s, %s, %s, %s::jsonb, %s)",
+                        (self.worker_id, *self._about_itself, self._stopping),
+                    )
                     await sweep.once(connection)
                     await schedules.fire_due(connection)
                     await webhooks.deliver_due(connection)
@@ -282,8 +283,11 @@ def main(argv: list[str]) -> int:
     # procrastinate reports a job that the sweep has finished as an error with a traceback.
     logging.getLogger("procrastinate").setLevel(logging.CRITICAL)
     url = os.environ.pop("FORKLESS_WORKER_DATABASE")  # plugins and modules must not see the address with its password
+    job_store.use_database(url)
+    options = WorkerOptions.from_json(argv[0])
     try:
-        asyncio.run(WorkerProcess(url, WorkerOptions.from_json(argv[0])).main())
+        with embedded.EmbeddedServer(options.embedded) if options.embedded else contextlib.nullcontext():
+            asyncio.run(WorkerProcess(url, options).main())
     except ForklessError as err:
         sys.stderr.write(f"forkless worker: {err}\n")
         return 2

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import importlib
+import os
 import urllib.parse
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,9 +20,13 @@ from typing import Protocol
 from forkless.core.errors import ConflictError, SpecError, StoreError, UnknownStoreError
 from forkless.jobs.record import decode
 
-__all__ = ["KEPT", "STATE_DIR", "Head", "JobStore", "RevisionLog", "open_store"]
+__all__ = ["KEPT", "QUEUE_SCOPE", "STATE_DIR", "Head", "JobStore", "RevisionLog", "open_store"]
 
 STATE_DIR = ".ansible_async_state"
+# Set by the workers of a queue, for runs whose folder does not outlast them: records that would be in it are in the queue, under this name.
+QUEUE_SCOPE = "FORKLESS_QUEUE_JOBS"
+# The queue stands above the jobs; its store is loaded by name.
+_QUEUE_STORE = "forkless.queue.job_store"
 
 # How many revisions are kept, including the newest. Correctness does not need the older ones (a writer checks the log again
 # after its write); they show a person how a record has changed.
@@ -145,8 +151,9 @@ def open_store(url: str, state_dir: str = STATE_DIR) -> JobStore:
     """
     The store for a URL.
 
-    `file:` keeps records in `state_dir`, `file:/path` in that folder, `s3://bucket/prefix` in a bucket and
-    `ara+http://server` in ARA. Nothing is read or written before the first call of a method.
+    `file:` keeps records in `state_dir`, `file:/path` in that folder, `s3://bucket/prefix` in a bucket, `ara+http://server` in ARA and
+    `queue:` in the database of the queue, where a worker of the queue also keeps what would be in a folder that ends with its run.
+    Nothing is read or written before the first call of a method.
     """
     scheme, _, rest = (url or "file:").partition(":")
     if "\n" in url or "\0" in url:
@@ -154,7 +161,12 @@ def open_store(url: str, state_dir: str = STATE_DIR) -> JobStore:
     if scheme == "file":
         from forkless.jobs.stores.file import FileStore
 
-        return FileStore(urllib.parse.unquote(rest.removeprefix("//")) or state_dir)
+        folder = urllib.parse.unquote(rest.removeprefix("//")) or state_dir
+        if os.environ.get(QUEUE_SCOPE) and not os.path.isabs(os.path.expanduser(folder)):
+            return _open_queue_store("", "" if folder == STATE_DIR else folder)
+        return FileStore(folder)
+    if scheme == "queue":
+        return _open_queue_store(rest.removeprefix("//"), "")
     if scheme == "s3":
         from forkless.jobs.stores.s3 import S3Store
 
@@ -164,5 +176,10 @@ def open_store(url: str, state_dir: str = STATE_DIR) -> JobStore:
 
         return open_ara(url, state_dir)
     raise UnknownStoreError(
-        f"no store goes by '{scheme}:'; there are file:, file:/path, s3://bucket/prefix and ara+http(s)://server."
+        f"no store goes by '{scheme}:'; there are file:, file:/path, s3://bucket/prefix, ara+http(s)://server and queue:."
     )
+
+
+def _open_queue_store(name: str, state_dir: str) -> JobStore:
+    store: JobStore = importlib.import_module(_QUEUE_STORE).open_store(name, state_dir)
+    return store

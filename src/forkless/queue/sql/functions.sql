@@ -450,10 +450,18 @@ BEGIN
 END;
 $$;
 
--- A worker says that it is there. One that was forgotten meanwhile is put back under its number.
+-- For workers before version 2, which are not put back if they were forgotten.
 CREATE OR REPLACE FUNCTION worker_seen(which bigint, is_stopping boolean) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
     UPDATE worker SET seen = now(), stopping = is_stopping WHERE id = which
+$$;
+
+-- A worker says that it is there. One that was forgotten meanwhile, after a day of sleep, is put back under its number.
+CREATE OR REPLACE FUNCTION worker_here(which bigint, its_name text, its_host text, its_pid int, its_labels text[], its_versions jsonb,
+    is_stopping boolean) RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
+    INSERT INTO worker (id, name, host, pid, labels, versions, stopping) OVERRIDING SYSTEM VALUE
+    VALUES (which, its_name, its_host, its_pid, ARRAY(SELECT unnest(its_labels) ORDER BY 1), its_versions, is_stopping)
+    ON CONFLICT (id) DO UPDATE SET seen = now(), stopping = is_stopping
 $$;
 
 CREATE OR REPLACE FUNCTION remove_worker(which bigint) RETURNS void

@@ -36,6 +36,7 @@ GRANT EXECUTE ON FUNCTION forkless.launch(jsonb, bytea, uuid), forkless.relaunch
 GRANT SELECT ON forkless.run, forkless.bundle, forkless.schedule, forkless.webhook TO forkless_worker;
 GRANT SELECT, INSERT, UPDATE, DELETE ON forkless.procrastinate_jobs, forkless.procrastinate_workers, forkless.procrastinate_events,
     forkless.procrastinate_periodic_defers TO forkless_worker;
+GRANT SELECT, INSERT, DELETE ON forkless.job_record TO forkless_worker, forkless_launcher;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA forkless TO forkless_worker;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA forkless TO forkless_worker;
 REVOKE EXECUTE ON FUNCTION forkless.launch(jsonb, bytea, uuid), forkless.relaunch(bigint, jsonb, jsonb, text),

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Jobs that outlive the play, in a queue: a run that begins again adopts them, wherever it begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from forkless import jobs
+from forkless.queue import job_store, schema
+from queue_support import launch, lines, wait_until
+
+pytestmark = pytest.mark.spawns
+
+DURABLE = """\
+- include_role: {{name: forkless.core.async_job_load}}
+  vars: {{async_job_load_job_name: rebuild, async_job_load_claim: true}}
+- vars: {{ansible_async_dir: "{{{{ async_job_load_async_dir }}}}"}}
+  block:
+    - command: sh -c 'echo started >> {counter}; while [ ! -e {end} ]; do sleep 0.2; done'
+      async: 600
+      poll: 0
+      register: started
+      when: not async_job_load_found
+    - include_role: {{name: forkless.core.async_job_save}}
+      vars: {{async_job_save_job_name: rebuild, async_job_save_ansible_job_id: "{{{{ started.ansible_job_id }}}}"}}
+      when: started.ansible_job_id is defined
+- debug: msg=found-{{{{ async_job_load_found }}}}
+- raw: echo there >> {there}; while [ ! -e {end} ]; do sleep 0.2; done
+"""
+
+
+def test_a_run_that_begins_again_adopts_its_job(url, database, workers, project, tmp_path):
+    counter, there, end = (tmp_path / name for name in ("counter", "there", "end"))
+    (project / "hosts.ini").write_text(
+        (project / "hosts.ini").read_text().rstrip() + f" ansible_async_dir={tmp_path / 'async'}\n"
+    )
+    text = DURABLE.format(counter=counter, there=there, end=end)
+    (project / "site.yml").write_text("- hosts: all\n  gather_facts: false\n  tasks:\n" + _indented(text))
+    try:
+        number = launch(url, project, retries=1)
+        victim = workers.start(lost_after=4, name="victim")
+        wait_until(lambda: lines(there), "the first attempt's last task")
+        victim.kill()
+        victim.wait()
+        workers.start(lost_after=4, name="heir")
+        wait_until(lambda: len(lines(there)) == 2, "the second attempt's last task")
+    finally:
+        end.touch()  # ends the job and both plays' last tasks
+    assert database.wait_for(number, "successful", "failed", "lost") == "successful"
+    assert database.one("SELECT attempt, worker_name FROM forkless.run WHERE id = %s", number) == (2, "heir")
+    said = [event.stdout for event in database.stream(number) if "found-" in event.stdout]
+    assert "found-True" in said[-1]  # the first attempt may have been killed before it could store what it said
+    assert lines(counter) == ["started"]
+    # Whoever stands in the folder of the launch sees the records.
+    before = list(job_store._ADDRESS)
+    job_store.use_database(url)
+    try:
+        store = jobs.open_store("queue:" + job_store.scope_of_folder(str(project)))
+        found = jobs.JobRegistry(store).jobs()
+        store.close()
+    finally:
+        job_store._ADDRESS[:] = before
+    assert [record.key.job_name for record in found] == ["rebuild"]
+
+
+def _indented(text):
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+def test_an_upgrade_grants_the_roles_what_is_new_and_lets_nobody_else_call_it(url, database):
+    schema.apply_roles(url)
+    database.all("DROP FUNCTION forkless.worker_here(bigint, text, text, int, text[], jsonb, boolean)")
+    database.all("DROP TABLE forkless.job_record")
+    database.all("DELETE FROM forkless.schema_version WHERE version > 1")
+    assert schema.upgrade(url) == (1, schema.VERSION)
+    call = "forkless.worker_here(bigint, text, text, int, text[], jsonb, boolean)"
+    may = "SELECT has_function_privilege(%s, %s, 'EXECUTE')"
+    assert [database.one(may, f"forkless_{role}", call) for role in ("worker", "launcher", "reader")] == [
+        True,
+        False,
+        False,
+    ]
+    assert database.one("SELECT has_table_privilege('forkless_worker', 'forkless.job_record', 'INSERT')")
