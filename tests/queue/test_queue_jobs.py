@@ -11,11 +11,11 @@ from queue_support import launch, lines, wait_until
 
 pytestmark = pytest.mark.spawns
 
+# Without a claim and a folder of its own on the host the job is found by its record alone.
 DURABLE = """\
 - include_role: {{name: forkless.core.async_job_load}}
-  vars: {{async_job_load_job_name: rebuild, async_job_load_claim: true}}
-- vars: {{ansible_async_dir: "{{{{ async_job_load_async_dir }}}}"}}
-  block:
+  vars: {{async_job_load_job_name: rebuild}}
+- block:
     - command: sh -c 'echo started >> {counter}; while [ ! -e {end} ]; do sleep 0.2; done'
       async: 600
       poll: 0
