@@ -45,6 +45,9 @@ log = logging.getLogger("forkless.worker")
 
 # At most so many seconds pass between an event and its way to the database; a shorter time means more rows and notifications.
 _BETWEEN_BATCHES = 0.2
+# A statement that takes longer than this is on a dead connection. An archive of a project has its own time.
+_STATEMENT = 15.0
+_ARCHIVE = 300.0
 # Seconds between the request to stop a run and the urgent one.
 _GRACE = 5.0
 _REST = 0.05
@@ -170,7 +173,7 @@ class Attempt:
             return folder
         while True:
             try:
-                with database.connect(self._place.url) as connection:
+                with database.connect(self._place.url) as connection, database.limited(connection, _ARCHIVE):
                     row = connection.execute(
                         "SELECT content FROM forkless.bundle WHERE sha256 = %s", (project["sha256"],)
                     ).fetchone()
@@ -257,7 +260,8 @@ class Attempt:
             try:
                 if connection is None or connection.closed:
                     connection = database.connect(self._place.url)
-                    connection.execute("LISTEN forkless_cancel")
+                    with self._limited(connection):
+                        connection.execute("LISTEN forkless_cancel")
                 if self._step(connection):
                     break
                 if trouble:
@@ -281,6 +285,9 @@ class Attempt:
         if connection is not None:
             connection.close()
 
+    def _limited(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
+        return database.limited(connection, min(_STATEMENT, self.lease.seconds / 2))
+
     def _step(self, connection: Connection) -> bool:
         """Send what is new or renew; True once the result is written or refused."""
         over = self._over.is_set()
@@ -291,7 +298,8 @@ class Attempt:
             if over:
                 return False  # there may be more; the result follows the last event
         elif over:
-            return self._send_result(connection)
+            with self._limited(connection):
+                return self._send_result(connection)
         elif clock() - (self.lease.until - self.lease.seconds + self.lease.margin) > self.lease.seconds / 4:
             self._heed(self._append(connection, None, 0, None, 0), sent)
             if self._refused:
@@ -337,13 +345,14 @@ class Attempt:
         return True
 
     def _append(self, connection: Connection, first: int | None, last: int, packed: bytes | None, size: int) -> str:
-        row = connection.execute(
-            "SELECT forkless.append_events(%s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
-            (
-                self.run_id, self.attempt, first, last if packed is not None else None, packed, size,
-                self._progress.place and _storable(self._progress.place), _storable_json(self._progress.as_dict()),
-            ),
-        ).fetchone()  # fmt: skip
+        with self._limited(connection):
+            row = connection.execute(
+                "SELECT forkless.append_events(%s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
+                (
+                    self.run_id, self.attempt, first, last if packed is not None else None, packed, size,
+                    self._progress.place and _storable(self._progress.place), _storable_json(self._progress.as_dict()),
+                ),
+            ).fetchone()  # fmt: skip
         return str(row[0]) if row else "refused"
 
     def _heed(self, answer: str, sent: float) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import threading
 from typing import TYPE_CHECKING
 
 from forkless.core.errors import UnsupportedError
@@ -31,6 +33,7 @@ __all__ = [
     "conninfo",
     "describe",
     "is_outage",
+    "limited",
     "located",
     "pooling",
     "refuse_transaction_pooler",
@@ -92,6 +95,30 @@ def connect(url: str) -> Connection:
 async def connect_async(url: str) -> AsyncConnection:
     with translated(url):
         return await psycopg.AsyncConnection.connect(conninfo(url), autocommit=True, prepare_threshold=None)
+
+
+@contextlib.contextmanager
+def limited(connection: Connection, seconds: float) -> Iterator[None]:
+    """
+    Cut the connection if the block takes longer. Its statement then fails as in any outage.
+
+    A proxy that is alive and forwards nothing confirms every packet, so neither keepalives nor TCP's own time limits end the wait.
+    """
+    # A descriptor of our own: by the time the timer fires, the connection's number may belong to another socket.
+    with socket.socket(fileno=os.dup(connection.fileno())) as wire:
+        timer = threading.Timer(seconds, _cut, (wire,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+
+def _cut(wire: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        wire.shutdown(socket.SHUT_RDWR)
 
 
 def is_outage(err: BaseException) -> bool:

@@ -225,7 +225,7 @@ class WorkerProcess:
         while True:
             sent = clock()
             try:
-                with database.connect(self.url) as connection:
+                with database.connect(self.url) as connection, database.limited(connection, 15.0):
                     row = connection.execute(
                         "SELECT forkless.claim(%s, %s, %s, %s, %s::jsonb, %s)",
                         (
