@@ -113,8 +113,10 @@ async def follow(queue: Queue, number: int, form: str = "pretty", after: int = 0
     assert task is not None  # noqa: S101  # for the type checker
     loop.add_signal_handler(signal.SIGINT, task.cancel)
     explaining = loop.create_task(_explain(queue, number))
+    last = after
     try:
         async for event in queue.follow(number, after=after):
+            last = event.counter
             if form == "jsonl":
                 sys.stdout.write(json.dumps(event.as_dict()) + "\n")
             elif event.stdout:
@@ -129,6 +131,10 @@ async def follow(queue: Queue, number: int, form: str = "pretty", after: int = 0
         with contextlib.suppress(asyncio.CancelledError):
             await explaining
     record = await queue.record(number)
+    if last < record.counter:
+        sys.stderr.write(
+            f"forkless: the events of run {number} were deleted after the time that the queue keeps them\n"
+        )
     if record.sentence:
         sys.stderr.write(f"forkless: run {number} is {record.status}: {record.sentence}\n")
     elif record.status != "successful":

@@ -21,7 +21,17 @@ from psycopg import sql as composed
 from forkless.queue.database import Connection, connect, translated
 from forkless.queue.errors import DatabaseError, SchemaError
 
-__all__ = ["VERSION", "SchemaState", "apply_roles", "check", "create", "prepare_embedded", "state", "upgrade"]
+__all__ = [
+    "VERSION",
+    "SchemaState",
+    "apply_roles",
+    "check",
+    "create",
+    "describe_sizes",
+    "prepare_embedded",
+    "state",
+    "upgrade",
+]
 
 
 def _read(*path: str) -> str:
@@ -171,6 +181,31 @@ def apply_roles(url: str) -> None:
         connection.execute(_UPGRADE_LOCK)
         _fitting(state(connection))
         _run_file(connection, _read("roles.sql"))
+
+
+def describe_sizes(url: str) -> list[str]:
+    """What `forkless queue check` says about what is stored, and for how long."""
+    with connect(url) as connection, translated(url):
+        row = connection.execute(
+            """
+            SELECT (SELECT count(*) FROM forkless.run_view WHERE parent_id IS NULL), (SELECT count(*) FROM forkless.event_batch),
+                   pg_size_pretty(pg_total_relation_size('forkless.event_batch')),
+                   pg_size_pretty(pg_total_relation_size('forkless.bundle')),
+                   pg_size_pretty(pg_database_size(current_database()))
+            """
+        ).fetchone()
+        kept: dict[str, str] = dict(
+            connection.execute("SELECT name, value FROM forkless.setting WHERE name LIKE 'keep%'").fetchall()
+        )
+    assert row is not None  # noqa: S101  # for the type checker: a SELECT without FROM has one row
+
+    def days(name: str) -> str:
+        return f"for {float(kept[name]):g} days" if name in kept else "for ever"
+
+    return [
+        f"{row[0]} runs; events: {row[2]} in {row[1]} batches; projects: {row[3]}; the whole database: {row[4]}",
+        f"kept after the end of a run: events {days('keep_events')}, runs {days('keep_runs')} (forkless queue keep)",
+    ]
 
 
 def prepare_embedded(url: str) -> None:

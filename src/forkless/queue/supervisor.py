@@ -81,9 +81,17 @@ class Supervisor:
         self._slots = [_WorkerSlot(number) for number in range(processes)]
         self._stops = 0
         self._failed = False
+        self._failures = 0
 
     def stop(self, _number: int = 0, _frame: FrameType | None = None) -> None:
         self._stops += 1  # an Event's lock could be held by the very thread that the signal interrupts
+
+    def samples(self) -> dict[str, float]:
+        """What metrics say about these processes. Any thread may ask."""
+        return {
+            "forkless_worker_processes": sum(slot.process is not None for slot in self._slots),
+            "forkless_worker_process_failures_total": self._failures,
+        }
 
     def _start(self, slot: _WorkerSlot) -> None:
         folder = os.path.join(self._options.folder, str(slot.number))
@@ -111,6 +119,7 @@ class Supervisor:
                 self._failed = True
                 self.stop()
             elif code:
+                self._failures += 1
                 log.warning("a worker process ended with %d; another takes its place", code)
                 slot.not_before = time.monotonic() + slot.pause
                 slot.pause = min(slot.pause * 2, _PAUSES[1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from forkless.queue.lease import Observation
+from forkless.queue.lease import Observation, clock
 
 if TYPE_CHECKING:
     from forkless.queue.database import AsyncConnection
@@ -21,6 +21,8 @@ log = logging.getLogger("forkless.worker")
 
 # Seconds after which a job of procrastinate that belongs to no run is removed: its worker would have done so at once.
 _LEFTOVER = 30.0
+# Seconds between two looks for events that were kept long enough.
+_RETENTION = 60.0
 # Seconds after which a waiting run without a job gets a new job.
 _JOB_GONE = 10.0
 
@@ -42,12 +44,17 @@ class Sweep:
 
     def __init__(self, lost_after: float) -> None:
         self._lost_after = lost_after
+        self._next_retention = 0.0
         self._runs, self._jobs, self._left = Observation(), Observation(), Observation()
 
     async def once(self, connection: AsyncConnection) -> None:
         await connection.execute("SELECT forkless.dispatch_due()")
         await self._lost_runs(connection)
         await self._lost_jobs(connection)
+        if clock() >= self._next_retention:
+            row = await (await connection.execute("SELECT forkless.apply_retention()")).fetchone()
+            if not (row and row[0]):
+                self._next_retention = clock() + _RETENTION
 
     async def _lost_runs(self, connection: AsyncConnection) -> None:
         rows = await (await connection.execute(_RUNNING)).fetchall()

@@ -17,6 +17,7 @@ examples:
   forkless queue upgrade                   bring the tables to this release; workers go on meanwhile
   forkless queue key                       make the workers' key here, or say where it is
   forkless queue limit site=fra 4          at most four runs with that label at once (0: no limit)
+  forkless queue keep --events 30 --runs 365    delete events and runs so many days after the run's end (0: never)
   forkless queue prune --older-than 30     delete runs that ended more than 30 days ago
 """
 
@@ -43,6 +44,9 @@ def parser() -> argparse.ArgumentParser:
     limit = commands.add_parser("limit", help="how many runs with a label may be under way at once")
     limit.add_argument("label")
     limit.add_argument("most", type=int)
+    keep = commands.add_parser("keep", help="how long events and runs are kept; workers delete them")
+    keep.add_argument("--events", type=float, metavar="DAYS", help="after the end of their run (0: for ever)")
+    keep.add_argument("--runs", type=float, metavar="DAYS", help="with events and recap (0: for ever)")
     prune = commands.add_parser("prune", help="delete old runs with their events")
     prune.add_argument("--older-than", type=float, required=True, metavar="DAYS")
     return made
@@ -72,7 +76,7 @@ def main(argv: list[str]) -> int:
                 f"version {found.version}"
                 + ("" if found.current else f"; this forkless has other functions (version {schema.VERSION}): upgrade")
             )
-            for line in database.describe(url):
+            for line in (*database.describe(url), *schema.describe_sizes(url)):
                 say(line)
             say(worker_key.describe(url))
             return 0
@@ -87,6 +91,12 @@ def main(argv: list[str]) -> int:
 
                 connection.execute("SELECT forkless.limit_label(%s, %s)", (clean_labels([asked.label])[0], asked.most))
                 say(f"{asked.label}: {asked.most or 'no limit'}")
+            elif asked.command == "keep":
+                for days in (asked.events, asked.runs):
+                    if days is not None and not 0 <= days < 1e6:
+                        raise SpecError("the days that something is kept are 0 (for ever) or more")
+                connection.execute("SELECT forkless.set_retention(%s, %s)", (asked.events, asked.runs))
+                say(schema.describe_sizes(url)[-1])
             else:
                 row = connection.execute(
                     "SELECT forkless.prune(now() - make_interval(secs => %s))", (asked.older_than * 86400,)

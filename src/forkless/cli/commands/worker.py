@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import signal
 import socket
@@ -16,6 +17,7 @@ __all__ = ["main", "parser"]
 EXAMPLES = """\
 examples:
   forkless worker                                            one run at a time
+  forkless worker --metrics 127.0.0.1:9180                   http://127.0.0.1:9180/metrics for Prometheus
   forkless worker --processes 4 --label site=fra             four at a time, and runs that ask for the label
   FORKLESS_DATABASE=postgresql://worker@db/forkless forkless worker
 
@@ -64,6 +66,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long runs may go on after SIGTERM (default: 600)",
     )
+    made.add_argument(
+        "--metrics", metavar="ADDRESS", help="serve /metrics for Prometheus, as in 127.0.0.1:9180; nobody has to log in"
+    )
     made.add_argument("--work-dir", metavar="DIR", help="where projects are unpacked (default: in the state folder)")
     return made
 
@@ -77,13 +82,15 @@ def main(argv: list[str]) -> int:
     ):
         if not least <= value < float("inf"):  # NaN is neither
             raise SpecError(f"{name} must be {least} or more, not {value:g}")
-    from forkless.queue import database, schema, worker_key
+    from forkless.queue import database, metrics, schema, worker_key
     from forkless.queue.requests import clean_labels
     from forkless.queue.supervisor import Supervisor, work_folder
     from forkless.queue.worker import WorkerOptions
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     labels = clean_labels(asked.label)
+    if asked.metrics:
+        metrics.parse_address(asked.metrics)
     with database.located() as url, work_folder(asked.work_dir) as folder:
         schema.check(url)
         database.refuse_transaction_pooler(url)
@@ -94,7 +101,8 @@ def main(argv: list[str]) -> int:
         supervisor = Supervisor(url, options, asked.processes)
         before = {number: signal.signal(number, supervisor.stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            return supervisor.run()
+            with metrics.served(asked.metrics, url, supervisor.samples) if asked.metrics else contextlib.nullcontext():
+                return supervisor.run()
         finally:
             for number, was in before.items():
                 signal.signal(number, was)

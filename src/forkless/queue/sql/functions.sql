@@ -469,6 +469,11 @@ LANGUAGE sql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
     DELETE FROM worker WHERE id = which
 $$;
 
+CREATE OR REPLACE FUNCTION drop_unused_bundles(before timestamptz) RETURNS void LANGUAGE sql AS $$
+    DELETE FROM bundle b WHERE b.used < least(before, now() - interval '1 hour') AND NOT EXISTS (SELECT 1 FROM run r WHERE r.bundle = b.sha256)
+        AND NOT EXISTS (SELECT 1 FROM schedule s WHERE s.request ->> 'bundle' = b.sha256)
+$$;
+
 -- Delete runs, with their events, that ended before a time, and bundles that no run uses. Returns how many runs.
 CREATE OR REPLACE FUNCTION prune(before timestamptz) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
@@ -477,9 +482,55 @@ DECLARE
 BEGIN
     DELETE FROM run WHERE parent_id IS NULL AND ended < before;
     GET DIAGNOSTICS many = ROW_COUNT;
-    DELETE FROM bundle b WHERE b.used < least(before, now() - interval '1 hour') AND NOT EXISTS (SELECT 1 FROM run r WHERE r.bundle = b.sha256)
-        AND NOT EXISTS (SELECT 1 FROM schedule s WHERE s.request ->> 'bundle' = b.sha256);
+    PERFORM drop_unused_bundles(before);
     RETURN many;
+END;
+$$;
+
+-- How many days events, and runs with all that belongs to them, are kept after the end of their run. NULL: as before; 0: for ever.
+CREATE OR REPLACE FUNCTION set_retention(event_days double precision, run_days double precision) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
+DECLARE
+    one record;
+BEGIN
+    FOR one IN SELECT * FROM (VALUES ('keep_events', event_days), ('keep_runs', run_days)) AS v(name, days) WHERE days IS NOT NULL LOOP
+        DELETE FROM setting WHERE name = one.name;
+        IF one.days > 0 THEN
+            INSERT INTO setting (name, value) VALUES (one.name, one.days::text);
+        END IF;
+    END LOOP;
+END;
+$$;
+
+-- Delete what was kept long enough, a part at a time: workers call this again and again. Returns whether there may be more.
+CREATE OR REPLACE FUNCTION apply_retention() RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
+DECLARE
+    days double precision;
+    many bigint := 0;
+    more boolean := false;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(718281828, 4) THEN
+        RETURN false;
+    END IF;
+    SELECT value::double precision INTO days FROM setting WHERE name = 'keep_events';
+    IF FOUND THEN
+        DELETE FROM event_batch WHERE ctid = ANY (ARRAY(SELECT b.ctid FROM run r JOIN event_batch b ON b.root_id = r.id
+            WHERE r.parent_id IS NULL AND r.ended < now() - make_interval(secs => days * 86400) LIMIT 2000));
+        GET DIAGNOSTICS many = ROW_COUNT;
+        more := many = 2000;
+    END IF;
+    SELECT value::double precision INTO days FROM setting WHERE name = 'keep_runs';
+    IF FOUND THEN
+        DELETE FROM run WHERE id = ANY (ARRAY(SELECT id FROM run WHERE parent_id IS NULL AND ended < now() - make_interval(secs => days * 86400)
+            ORDER BY ended LIMIT 100));
+        GET DIAGNOSTICS many = ROW_COUNT;
+        more := more OR many = 100;
+        IF many > 0 THEN
+            PERFORM drop_unused_bundles(now() - make_interval(secs => days * 86400));
+        END IF;
+    END IF;
+    RETURN more;
 END;
 $$;
 

@@ -40,4 +40,5 @@ GRANT SELECT, INSERT, DELETE ON forkless.job_record TO forkless_worker, forkless
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA forkless TO forkless_worker;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA forkless TO forkless_worker;
 REVOKE EXECUTE ON FUNCTION forkless.launch(jsonb, bytea, uuid), forkless.relaunch(bigint, jsonb, jsonb, text),
-    forkless.put_bundle(text, bytea) FROM forkless_worker;
+    forkless.put_bundle(text, bytea), forkless.set_retention(double precision, double precision), forkless.prune(timestamptz),
+    forkless.limit_label(text, int) FROM forkless_worker;
