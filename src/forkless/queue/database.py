@@ -72,7 +72,7 @@ def located(url: str | None = None) -> Iterator[str]:
         yield server.url
 
 
-def conninfo(url: str, **more: str) -> str:
+def conninfo(url: str) -> str:
     """The URL with short time limits for dead connections, unless it says otherwise."""
     if not url.startswith(("postgresql://", "postgres://")) and "=" not in url:
         raise DatabaseError(f"'{_without_password(url)}' is not the address of a database: postgresql://user@host/name")
@@ -81,9 +81,7 @@ def conninfo(url: str, **more: str) -> str:
     except psycopg.ProgrammingError as err:
         raise DatabaseError(f"the address of the database cannot be read: {_first_line(err)}") from None
     wanted = {key: value for key, value in _KEEP_ALIVE.items() if key not in given}
-    if "options" in more and "options" in given:
-        more["options"] = f"{given['options']} {more['options']}"
-    return psycopg.conninfo.make_conninfo(url, **wanted, **more)
+    return psycopg.conninfo.make_conninfo(url, **wanted)
 
 
 def connect(url: str) -> Connection:

@@ -18,7 +18,7 @@ import psycopg
 import psycopg_pool
 from procrastinate import exceptions
 
-from forkless.queue.database import conninfo
+from forkless.queue.database import conninfo, is_outage, sentence_of
 from forkless.queue.requests import MOST_LABELS
 
 if TYPE_CHECKING:
@@ -38,19 +38,31 @@ _PATIENCE = 15.0
 class PatientConnector(procrastinate.PsycopgConnector):
     """A connector that tries again while the database is away. Without it procrastinate's loops end silently, one by one."""
 
+    _place = ""
+
     async def _patiently(self, what: Callable[[], Awaitable[Answer]], limit: float | None = _PATIENCE) -> Answer:
-        pause = 0.1
+        pause, said = 0.1, False
         while True:
             try:
                 async with asyncio.timeout(limit):
                     return await what()
             except exceptions.ConnectorException as err:
+                trouble: BaseException = err.__cause__ or err
                 if not isinstance(
-                    err.__cause__, psycopg.OperationalError | psycopg.InterfaceError | psycopg_pool.PoolTimeout
-                ):
+                    trouble, psycopg.OperationalError | psycopg.InterfaceError | psycopg_pool.PoolTimeout
+                ) and not is_outage(trouble):
                     raise
-            except (psycopg.OperationalError, psycopg.InterfaceError, psycopg_pool.PoolTimeout, TimeoutError, OSError):
-                pass
+            except (
+                psycopg.OperationalError,
+                psycopg.InterfaceError,
+                psycopg_pool.PoolTimeout,
+                TimeoutError,
+                OSError,
+            ) as err:
+                trouble = err
+            if not said:
+                log.warning("no run can be fetched: %s", sentence_of(trouble, self._place))
+                said = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, 2.0)
 
@@ -68,15 +80,24 @@ class PatientConnector(procrastinate.PsycopgConnector):
         await self._patiently(lambda: super(PatientConnector, self).listen_notify(on_notification, names), limit=None)
 
 
+async def _configure(connection: psycopg.AsyncConnection[object]) -> None:
+    # Not as a setting of the connection itself: pgbouncer refuses that.
+    await connection.execute("SET search_path = forkless")
+    if not connection.autocommit:
+        await connection.commit()
+
+
 def make_app(url: str, play: Callable[[int, int], Awaitable[None]]) -> procrastinate.App:
     """An app with the one task: `play(run, job)`."""
     connector = PatientConnector(
-        conninfo=conninfo(url, options="-c search_path=forkless"),
+        conninfo=conninfo(url),
+        configure=_configure,
         min_size=1,
         max_size=3,
         timeout=5.0,
         kwargs={"prepare_threshold": None},
     )
+    connector._place = url
     app = procrastinate.App(connector=connector)
 
     @app.task(name="forkless.run", pass_context=True)
