@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+What the queue costs, on an embedded PostgreSQL: launch to first event, runs and events per second, rows and bytes, slices.
+
+    python -m bench.queue [--small] [--only latency,runs,events,waiting,slices]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+
+import forkless
+import forkless.queue
+from forkless.queue import event_batches, schema
+from forkless.queue.embedded import EmbeddedServer
+from forkless.queue.worker import WorkerOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TASK_EVENT = {
+    "event": "runner_on_ok", "stdout": "ok: [web1] => (item=nginx)", "verbosity": 0, "pid": 4711,
+    "event_data": {"play": "web", "task": "install packages", "host": "web1", "duration": 0.123, "res": {"changed": False, "msg": "x" * 600}},
+}  # fmt: skip
+
+
+class Place:
+    """A server, a project and workers, in a folder that is removed."""
+
+    def __init__(self, folder: str, url: str) -> None:
+        self.folder, self.url = folder, url
+        self.project = os.path.join(folder, "project")
+        os.mkdir(self.project)
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def play(self, hosts: int, tasks: list[dict[str, object]]) -> None:
+        names = "".join(f"h{number} ansible_connection=local\n" for number in range(hosts))
+        pathlib.Path(self.project, "hosts.ini").write_text(names)
+        pathlib.Path(self.project, "site.yml").write_text(
+            json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}])
+        )
+
+    @property
+    def spec(self) -> forkless.RunSpec:
+        return forkless.RunSpec(playbook="site.yml", inventory="hosts.ini", cwd=self.project)
+
+    def start_workers(self, many: int) -> None:
+        self.stop_workers()
+        for number in range(many):
+            options = WorkerOptions(folder=f"{self.folder}/work{number}", key_path=f"{self.folder}/key", runs=1_000_000)
+            command = [sys.executable, "-m", "forkless.queue.worker", options.as_json()]
+            env = dict(os.environ) | {"FORKLESS_WORKER_DATABASE": self.url}
+            self.workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env))
+        self.play(1, [{"debug": None}])
+        asyncio.run(self._warm(many))
+
+    async def _warm(self, many: int) -> None:
+        """One run for each worker, at once: all have imported ansible-core afterwards."""
+        async with forkless.queue.connect(self.url) as queue:
+            while len(await queue.workers()) < many:  # noqa: ASYNC110  # the database tells of runs, not of workers
+                await asyncio.sleep(0.1)
+            runs = [await queue.launch(self.spec, lock=None) for _ in range(2 * many)]
+            await asyncio.gather(*(run.wait() for run in runs))
+
+    def stop_workers(self) -> None:
+        for one in self.workers:
+            one.terminate()
+        for one in self.workers:
+            one.wait()
+        self.workers = []
+
+
+@contextlib.contextmanager
+def place() -> Iterator[Place]:
+    folder = tempfile.mkdtemp(prefix="forkless-bench-")
+    os.chmod(folder, 0o711)
+    try:
+        with EmbeddedServer(os.path.join(folder, "pg")) as server:
+            schema.prepare_embedded(server.url)
+            made = Place(folder, server.url)
+            try:
+                yield made
+            finally:
+                made.stop_workers()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def latency(at: Place, small: bool) -> None:
+    rounds = 20 if small else 200
+    at.start_workers(1)
+
+    async def measure() -> list[float]:
+        found = []
+        async with forkless.queue.connect(at.url) as queue:
+            for _ in range(rounds):
+                began = time.perf_counter()
+                run = await queue.launch(at.spec, lock=None)
+                async for _ in run.events():
+                    found.append(time.perf_counter() - began)
+                    break
+                await run.wait()
+        return sorted(found)
+
+    times = asyncio.run(measure())
+    print(
+        f"launch to first event, 1 warm worker, {rounds} launches: "
+        f"p50 {statistics.median(times) * 1000:.0f} ms, p99 {times[int(len(times) * 0.99)] * 1000:.0f} ms"
+    )
+
+
+def runs(at: Place, small: bool) -> None:
+    many = 40 if small else 400
+    for workers in (1, 2) if small else (1, 2, 4):
+        at.start_workers(workers)
+
+        async def measure() -> tuple[float, float]:
+            async with forkless.queue.connect(at.url) as queue:
+                began = time.perf_counter()
+                launched = [await queue.launch(at.spec, lock=None) for _ in range(many)]
+                queued = time.perf_counter() - began
+                async for _ in queue.changes():
+                    counts = await queue.counts()
+                    if not counts.get("waiting", 0) + counts.get("running", 0):
+                        break
+                assert len(launched) == many
+                return many / queued, many / (time.perf_counter() - began)
+
+        into, through = asyncio.run(measure())
+        print(f"runs of one debug task, {workers} workers: {through:.1f} runs/s ({into:.0f} launches/s)")
+
+
+def _run_ids(at: Place, many: int) -> list[tuple[int, int]]:
+    """Runs that were claimed by nobody's worker, with their attempts: to write events into."""
+
+    async def launch() -> list[int]:
+        async with forkless.queue.connect(at.url) as queue:
+            return [(await queue.launch(at.spec, lock=None)).number for _ in range(many)]
+
+    at.stop_workers()
+    at.play(1, [{"debug": None}])
+    found = []
+    with psycopg.connect(at.url, autocommit=True) as connection:
+        for number in asyncio.run(launch()):
+            query = "SELECT forkless.claim(id, queue_job, 1, 'bench', '{}', 3600) FROM forkless.run WHERE id = %s"
+            row = connection.execute(query, (number,)).fetchone()
+            assert row is not None
+            found.append((number, int(row[0]["attempt"])))
+    return found
+
+
+def events(at: Place, small: bool) -> None:
+    total, size = (10_000, 100) if small else (100_000, 100)
+    lines = [json.dumps(TASK_EVENT | {"counter": number, "uuid": f"{number:032x}"}) for number in range(size)]
+    for writers in (1, 4) if small else (1, 10):
+        targets = _run_ids(at, writers)
+
+        def write(run: int, attempt: int, many: int) -> None:
+            with psycopg.connect(at.url, autocommit=True) as connection:
+                for first in range(1, many, size):
+                    packed, raw = event_batches.pack(lines)
+                    connection.execute(
+                        "SELECT forkless.append_events(%s, %s, %s, %s, %s, %s, NULL, NULL)",
+                        (run, attempt, first, first + size - 1, packed, raw),
+                    )
+
+        sizes = "SELECT count(*), pg_total_relation_size('forkless.event_batch') FROM forkless.event_batch"
+        with psycopg.connect(at.url, autocommit=True) as connection:
+            before = connection.execute(sizes).fetchone()
+            threads = [threading.Thread(target=write, args=(*one, total // writers)) for one in targets]
+            began = time.perf_counter()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            took = time.perf_counter() - began
+            after = connection.execute(sizes).fetchone()
+        assert before is not None
+        assert after is not None
+        print(
+            f"{total} events in batches of {size} from {writers} writers: {total / took:.0f} events/s, "
+            f"{after[0] - before[0]} rows, {(after[1] - before[1]) / 1e6:.1f} MB"
+        )
+
+
+def waiting(at: Place, small: bool) -> None:
+    many = 1_000 if small else 10_000
+    at.stop_workers()
+    at.play(1, [{"debug": None}])
+
+    async def fill() -> float:
+        async with forkless.queue.connect(at.url) as queue:
+            began = time.perf_counter()
+            for _ in range(many):
+                await queue.launch(at.spec)  # of one lock: all but the first wait for it
+            return time.perf_counter() - began
+
+    took = asyncio.run(fill())
+    with psycopg.connect(at.url, autocommit=True) as connection:
+        began = time.perf_counter()
+        connection.execute("SELECT forkless.dispatch_due()")
+        tick = time.perf_counter() - began
+        began = time.perf_counter()
+        row = connection.execute("SELECT forkless.cancel(id, 'bench') FROM forkless.run WHERE holds_lock").fetchone()
+        handed = time.perf_counter() - began
+        connection.execute("UPDATE forkless.run SET status = 'canceled', ended = now(), holds_lock = false")
+        connection.execute("DELETE FROM forkless.procrastinate_jobs")
+    assert row is not None
+    print(
+        f"{many} waiting runs of one lock: launched in {took:.1f} s, a sweep takes {tick * 1000:.0f} ms, handing the lock on {handed * 1000:.0f} ms"
+    )
+
+
+def slices(at: Place, small: bool) -> None:
+    """Controller-bound: set_fact, debug and assert, some with loops."""
+    hosts = 40 if small else 200
+    loop = "{{ range(5) | list }}"
+    tasks: list[dict[str, object]] = [
+        {"set_fact": {"a": "{{ inventory_hostname }}"}}, {"debug": {"msg": "{{ a }}"}}, {"assert": {"that": ["a is defined"]}},
+        {"set_fact": {"b": "{{ item }}"}, "loop": loop}, {"debug": {"msg": "{{ item }}"}, "loop": loop},
+        {"assert": {"that": ["item >= 0"]}, "loop": loop}, {"set_fact": {"c": 1}}, {"debug": {"var": "c"}},
+    ]  # fmt: skip
+    at.start_workers(2)
+    at.play(hosts, tasks)
+    took = {}
+    for many in (None, 2):
+
+        async def measure(many: int | None = many) -> float:
+            async with forkless.queue.connect(at.url) as queue:
+                run = await queue.launch(at.spec, lock=None, slices=many)
+                (await run.wait()).raise_for_failures()
+                record = await run.record()
+                assert record.ended is not None
+                assert record.started is not None
+                return (record.ended - record.started).total_seconds()
+
+        took[many] = min(asyncio.run(measure()) for _ in range(1 if small else 3))
+    print(
+        f"{hosts} hosts x 8 tasks on the controller: one run {took[None]:.1f} s, 2 slices {took[2]:.1f} s: {took[None] / took[2]:.2f}x"
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.queue")
+    parser.add_argument("--small", action="store_true", help="a tenth of everything, for a busy machine")
+    parser.add_argument("--only", default="latency,runs,events,waiting,slices")
+    options = parser.parse_args(argv if argv is not None else [])
+    print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs")
+    with place() as at:
+        for name in options.only.split(","):
+            {"latency": latency, "runs": runs, "events": events, "waiting": waiting, "slices": slices}[name](
+                at, options.small
+            )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
