@@ -166,7 +166,10 @@ def _run_ids(at: Place, many: int) -> list[tuple[int, int]]:
 
 def events(at: Place, small: bool) -> None:
     total, size = (10_000, 100) if small else (100_000, 100)
-    lines = [json.dumps(TASK_EVENT | {"counter": number, "uuid": f"{number:032x}"}) for number in range(size)]
+    lines = [
+        json.dumps(TASK_EVENT | {"counter": number, "uuid": f"{number:032x}"}).encode() + b"\n"
+        for number in range(size)
+    ]
     for writers in (1, 4) if small else (1, 10):
         targets = _run_ids(at, writers)
 

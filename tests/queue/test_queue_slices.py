@@ -10,6 +10,7 @@ import pytest
 
 import forkless
 import forkless.queue
+from forkless.cli import main
 from forkless.runs import slices
 from queue_support import launch, lines, playbook
 
@@ -34,7 +35,7 @@ def test_slices_have_all_hosts_once_and_never_an_empty_part():
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_a_sliced_run_is_one_run_to_its_reader(url, database, workers, five_hosts, tmp_path):
+def test_a_sliced_run_is_one_run_to_its_reader(url, database, workers, five_hosts, tmp_path, monkeypatch, capsys):
     acts = tmp_path / "acts"
     playbook(
         five_hosts,
@@ -73,6 +74,12 @@ def test_a_sliced_run_is_one_run_to_its_reader(url, database, workers, five_host
         "web4": 0,
     }
     assert failed_hosts == ["web3"]
+    monkeypatch.setenv("FORKLESS_DATABASE", url)
+    assert main(["runs", "follow", str(record.id)]) == 2
+    printed = capsys.readouterr().out
+    assert printed.count("PLAY RECAP") == 1
+    recap = printed.partition("PLAY RECAP")[2].splitlines()[1:5]
+    assert [line.split()[0] for line in recap] == ["web1", "web2", "web3", "web4"]
     # Each host once, plus web3 again; hostvars of hosts in other slices are readable.
     assert sorted(lines(acts)) == ["web1 web1", "web2 web1", "web3 web1", "web3 web1", "web4 web1"]
 

@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from forkless.cli.jobs_view import print_table
+from forkless.cli.sliced_playbook import SlicedOutput
 
 if TYPE_CHECKING:
     from forkless.queue import Queue, RunRecord
@@ -114,14 +115,20 @@ async def follow(queue: Queue, number: int, form: str = "pretty", after: int = 0
     loop.add_signal_handler(signal.SIGINT, task.cancel)
     explaining = loop.create_task(_explain(queue, number))
     last = after
+    # The output of slices is that of one run: each header once, one recap.
+    whole = SlicedOutput() if form == "pretty" and (await queue.record(number)).slices else None
     try:
         async for event in queue.follow(number, after=after):
             last = event.counter
             if form == "jsonl":
                 sys.stdout.write(json.dumps(event.as_dict()) + "\n")
+            elif whole is not None:
+                whole.event(event.as_dict())
             elif event.stdout:
                 sys.stdout.write(event.stdout + "\n")
             sys.stdout.flush()
+        if whole is not None:
+            whole.recap()
     except asyncio.CancelledError:
         sys.stderr.write(f"\nforkless: run {number} goes on; `forkless runs cancel {number}` ends it\n")
         return 0

@@ -24,7 +24,7 @@ from forkless.runs import slices
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["main"]
+__all__ = ["SlicedOutput", "main"]
 
 _COLUMNS = ("ok", "changed", "unreachable", "failed", "skipped", "rescued", "ignored")
 _HEADERS = ("playbook_on_start", "playbook_on_play_start", "playbook_on_task_start", "playbook_on_handler_task_start")
@@ -72,7 +72,7 @@ def _number(text: str) -> int:
 class _Slice:
     """One process, and a thread that reads its events."""
 
-    def __init__(self, number: int, command: list[str], output: _Output) -> None:
+    def __init__(self, number: int, command: list[str], output: SlicedOutput) -> None:
         self.number = number
         self._output = output
         self._process = subprocess.Popen(
@@ -101,7 +101,7 @@ class _Slice:
         return 128 - code if code < 0 else code
 
 
-class _Output:
+class SlicedOutput:
     """Prints the events of all slices as they come: each header once, the recap at the end."""
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ def main(argv: list[str]) -> int:
     ]
     if not asked.slices_anyway:
         os.environ["FORKLESS_SLICED"] = "refuse"
-    output = _Output()
+    output = SlicedOutput()
     running: list[_Slice] = []
     with tempfile.TemporaryDirectory(prefix="forkless-slices-") as folder, _passing_on(running):
         for number, part in enumerate(parts, 1):
