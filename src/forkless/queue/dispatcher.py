@@ -81,10 +81,10 @@ class PatientConnector(procrastinate.PsycopgConnector):
 
 
 async def _configure(connection: psycopg.AsyncConnection[object]) -> None:
+    # A worker that is stopped, or cut off, between a fetch and its commit would keep the job locked for as long as its session lives.
+    await connection.set_autocommit(True)
     # Not as a setting of the connection itself: pgbouncer refuses that.
     await connection.execute("SET search_path = forkless")
-    if not connection.autocommit:
-        await connection.commit()
 
 
 def make_app(url: str, play: Callable[[int, int], Awaitable[None]]) -> procrastinate.App:
