@@ -71,20 +71,19 @@ def check_stream(database, number):
 # -- workers, at every statement ----------------------------------------------------------------------------------
 
 STEPS = ["procrastinate_fetch_job_v2", "claim", "append_events", "finish", "procrastinate_finish_job_v1"]
+FAULTS = (signal.SIGKILL, signal.SIGSTOP)
+OFTEN = [
+    ("procrastinate_fetch_job_v2", True, signal.SIGSTOP),
+    ("claim", True, signal.SIGSTOP),
+    ("finish", False, signal.SIGKILL),
+]
 
 
 @pytest.mark.parametrize(
     ("step", "happens", "fault"),
     [
-        ("claim", True, signal.SIGSTOP),
-        ("finish", False, signal.SIGKILL),
-        *rarely(
-            *(
-                case
-                for case in itertools.product(STEPS, (True, False), (signal.SIGKILL, signal.SIGSTOP))
-                if case not in (("claim", True, signal.SIGSTOP), ("finish", False, signal.SIGKILL))
-            )
-        ),
+        *OFTEN,
+        *rarely(*(case for case in itertools.product(STEPS, (True, False), FAULTS) if case not in OFTEN)),
     ],
 )
 def test_a_worker_that_stops_at_any_statement_costs_at_most_its_attempt(
