@@ -9,20 +9,25 @@ that the moment has come, and what is judged is what each attempt did, not when.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 
 import psycopg
 import pytest
 
 import forkless
 import forkless.queue
+from forkless.queue import database as databases
+from forkless.queue import schema
+from forkless.queue.embedded import EmbeddedServer
 from queue_faults import Proxy, held
-from queue_support import in_make_faults, launch, lines, playbook, wait_until
+from queue_support import Database, in_make_faults, launch, lines, playbook, wait_until
 
 pytestmark = pytest.mark.spawns
 
@@ -303,6 +308,73 @@ def test_an_outage_longer_than_the_lease_stops_the_run_before_anybody_begins_it_
     check_stream(database, number)
 
 
+@in_make_faults
+def test_a_full_disk_costs_no_run_and_no_event(workers, project, tmp_path):
+    """The server's disk is full while a run writes events and ends."""
+    acts, gate = tmp_path / "acts", tmp_path / "gate"
+    large = (
+        "- raw: head -c 3000000 /dev/urandom | base64"  # more than the server has room for in files that it has already
+    )
+    playbook(project, tasks=[*acting(acts, gate), *[large] * 3])
+    folder = tempfile.mkdtemp(prefix="forkless-disk-")
+    assert os.geteuid() == 0, "this test mounts a disk, which only root may do"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m,mode=711", "none", folder], check=True)
+    try:
+        with EmbeddedServer(os.path.join(folder, "pg")) as server:
+            schema.prepare_embedded(server.url)
+            database = Database(server.url)
+            number = launch(server.url, project)
+            workers._url = server.url
+            workers.start(lost_after=600)
+            wait_until(lambda: lines(acts), "the first act")
+            filler = os.path.join(folder, "filler")
+            with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
+                while file.write(bytes(1 << 16)):
+                    pass
+            gate.touch()
+            wait_until(lambda: f"run {number}: the database" in workers.log(0), "what the worker says about the fault")
+            os.unlink(filler)
+            if not server._runs():  # PostgreSQL ends if there is no room for its log
+                server._start()
+            assert database.wait_for(number, *ENDED) == "successful"
+            assert attempts(acts) == [["0", "last"]]
+            check_stream(database, number)
+            workers.close()
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+        os.rmdir(folder)
+
+
+CLOCK = """\
+import os, time
+_real = time.time
+time.time = lambda: _real() + float(open({path!r}).read() or 0)
+"""
+
+
+def test_a_wall_clock_that_jumps_changes_nothing(url, database, workers, project, tmp_path, monkeypatch):
+    acts, gate, clock = tmp_path / "acts", tmp_path / "gate", tmp_path / "clock"
+    playbook(project, tasks=acting(acts, gate))
+    clock.write_text("0")
+    (tmp_path / "sitecustomize.py").write_text(CLOCK.format(path=str(clock)))
+    number = launch(url, project)
+    workers.start(lost_after=4, name="honest")
+    wait_until(lambda: lines(acts), "the first act")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    other = launch(url, project, lock=None)
+    workers.start(lost_after=4, name="jumping")
+    wait_until(lambda: len(lines(acts)) == 2, "the other's first act")
+    renewals = "SELECT min(renewals) FROM forkless.run WHERE status = 'running'"
+    for jump in ("31536000", "-31536000"):
+        clock.write_text(jump)
+        seen = database.one(renewals)
+        wait_until(lambda seen=seen: (database.one(renewals) or 0) > seen + 3, "renewals after the jump")
+    gate.touch()
+    for one in (number, other):
+        assert database.wait_for(one, *ENDED) == "successful"
+    assert database.all("SELECT DISTINCT attempt FROM forkless.run") == [(1,)]
+
+
 # -- the network --------------------------------------------------------------------------------------------------
 
 BOTH = ("to the database", "to the worker")
@@ -340,6 +412,13 @@ def test_a_worker_that_is_cut_off_stops_and_another_takes_over(
     workers.started[1].send_signal(signal.SIGTERM)
     workers.started[1].wait(timeout=90)
     assert database.wait_for(launch(url, project), *ENDED) == "successful"
+
+
+def test_a_statement_whose_answer_never_comes_is_cut(url, proxy):
+    with databases.connect(url.partition("?")[0].replace("@/", f"@127.0.0.1:{proxy.port}/")) as connection:
+        proxy.cut = set(BOTH)  # packets are confirmed, so TCP itself never gives up
+        with pytest.raises(psycopg.OperationalError), databases.limited(connection, 0.5):
+            connection.execute("SELECT 1")
 
 
 # -- all at once --------------------------------------------------------------------------------------------------
