@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["cell", "pids_text", "print_json", "print_table", "sentence", "tell"]
+__all__ = ["cell", "pids_text", "print_json", "print_table", "printable", "sentence", "tell"]
 
 _COLOURS = {"running": "36", "done": "32", "claimed": "36", "unreachable": "35", "successful": "32", "waiting": "36"}
 
@@ -37,7 +37,7 @@ def print_json(thing: object) -> None:
 
 def print_table(head: list[str], rows: list[list[str]]) -> None:
     # A name may hold anything, and a table has one line per row.
-    rows = [[_printable(cell) for cell in row] for row in rows]
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     state = head.index("STATE") if "STATE" in head else None
     for row in [head, *rows]:
@@ -47,7 +47,7 @@ def print_table(head: list[str], rows: list[list[str]]) -> None:
         print("  ".join(cells).rstrip())
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from forkless.cli.jobs_view import print_table
+from forkless.cli.jobs_view import print_table, printable
 from forkless.cli.sliced_playbook import SlicedOutput
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ async def show(queue: Queue, number: int, form: str) -> int:
     }  # fmt: skip
     for name, value in facts.items():
         if value.strip():
-            sys.stdout.write(f"{name + ':':<11}{value}\n")
+            sys.stdout.write(f"{name + ':':<11}{printable(value)}\n")  # others chose the names in it
     if slices:
         sys.stdout.write("\n")
         print_table(["SLICE", "RUN", "STATE", "HOSTS", "TOOK", "WORKER"], [

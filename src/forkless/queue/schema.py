@@ -223,6 +223,7 @@ def prepare_embedded(url: str) -> None:
                 raise
     if not create(url):
         with connect(url) as connection:
-            older = not state(connection).current
-        if older:
+            found = state(connection)
+        # A newer one is left alone: a release goes on with the tables of a later one.
+        if found.version <= VERSION and not found.current:
             upgrade(url)
