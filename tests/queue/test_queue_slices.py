@@ -143,6 +143,8 @@ def test_what_cannot_be_split_is_refused_with_file_and_line(url, database, five_
         ("- add_host: name=x", "site.yml:4: add_host"),
         ("- debug:\n  when: inventory_hostname == play_hosts[0]", "site.yml:4: play_hosts"),
         ("- debug:\n  any_errors_fatal: true", "site.yml:4: any_errors_fatal"),
+        ("- block:\n    - debug:\n  when: ansible_play_hosts[0] == 'web1'", "site.yml:5: ansible_play_hosts"),
+        ("- block:\n    - debug: var=x\n  vars: {x: '{{ ansible_play_batch }}'}", "site.yml:5: ansible_play_batch"),
     ],
 )
 def test_each_reason_is_named(five_hosts, task, reason):
@@ -151,16 +153,21 @@ def test_each_reason_is_named(five_hosts, task, reason):
         slices.hosts_of(["site.yml", "-i", "hosts.ini"], str(five_hosts), {"PATH": "/usr/bin:/bin"})
 
 
+@pytest.mark.parametrize(
+    ("keyword", "reason"),
+    [
+        ("run_once", "run_once would run once in every slice"),
+        ("any_errors_fatal", "any_errors_fatal would stop the slice only"),
+    ],
+)
 def test_an_include_that_cannot_be_split_ends_its_slice_before_any_host_runs_it(
-    url, database, workers, five_hosts, tmp_path
+    url, database, workers, five_hosts, tmp_path, keyword, reason
 ):
     acts = tmp_path / "acts"
-    (five_hosts / "late.yml").write_text(f"- raw: echo x >> {acts}\n  run_once: true\n")
+    (five_hosts / "late.yml").write_text(f"- raw: echo x >> {acts}\n  {keyword}: true\n")
     playbook(five_hosts, tasks=["- include_tasks: \"{{ 'late' }}.yml\""])
     workers.start()
     number = launch(url, five_hosts, slices=2)
     assert database.wait_for(number, "failed", "successful") == "failed"
-    assert "late.yml:1: run_once would run once in every slice" in database.one(
-        "SELECT sentence FROM forkless.run WHERE id = %s", number
-    )
+    assert f"late.yml:1: {reason}" in database.one("SELECT sentence FROM forkless.run WHERE id = %s", number)
     assert lines(acts) == []

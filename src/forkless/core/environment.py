@@ -28,6 +28,7 @@ VARIABLES = {
         "Set by the shim for a command that it replaces and that is not a Python script: if the started command looks on PATH for the same name and "
         "finds the shim again, it is passed over."
     ),
+    "FORKLESS_QUEUE_JOBS": "Set for a queued run whose project travels: where in the queue records of its jobs are. Not for users.",
     "FORKLESS_SLICED": "Set for a slice of a run: `refuse` ends it at a task that means something else in a slice. Not for users.",
     "FORKLESS_WORKER_DATABASE": "How `forkless worker` tells its processes where the queue is; not for users.",
     "FORKLESS_WORKER_KEY": (

@@ -41,7 +41,12 @@ def why_not(task: Task) -> str:
     plugin = action_loader.get(action, class_only=True)
     if getattr(plugin, "BYPASS_HOST_LOOP", False):
         return f"{action} would run once in every slice"
-    found = _PLAY_HOSTS.search(repr(task.get_ds()))
+    # A condition and the variables of a block are its tasks' as well.
+    return _of_play_hosts((task.get_ds(), task.when, task.get_vars()))
+
+
+def _of_play_hosts(found_in: object) -> str:
+    found = _PLAY_HOSTS.search(repr(found_in))
     return f"{found.group(1)} would have the hosts of the slice only" if found else ""
 
 
@@ -73,6 +78,8 @@ def _of_play(play: Play, inventory: InventoryManager, pattern: object) -> Iterat
         not hosts and str(pattern).strip("[]'\" ") in _LOCAL
     ):
         yield where, "a play on localhost would be left out, or run in every slice"
+    if reason := _of_play_hosts((play.get_vars(), [(one.get_default_vars(), one.get_vars()) for one in play.roles])):
+        yield where, reason
     if play.any_errors_fatal:
         yield where, "any_errors_fatal would stop the slice only"
     for block in _blocks(play):

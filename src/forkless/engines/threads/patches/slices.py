@@ -21,7 +21,8 @@ def refuse(run_context: RunContext, task: Task) -> None:
     """Raise Ansible's error with file and line if the run is a slice and `task` must not be in one. Before any worker has it."""
     if run_context.getenv().get(VARIABLE) != "refuse":
         return
-    reason = slicing.why_not(task)
+    # A play's own was seen before the launch, so this is of an include.
+    reason = "any_errors_fatal would stop the slice only" if task.any_errors_fatal else slicing.why_not(task)
     if reason:
         from ansible.errors import AnsibleError
 
