@@ -286,6 +286,20 @@ def test_an_outage_shorter_than_the_lease_costs_no_run_and_no_event(
     assert database.all("SELECT DISTINCT attempt FROM forkless.run") == [(1,)]
 
 
+@pytest.mark.parametrize("kind", [ReadOnly, *rarely(Away, Exhausted)])
+def test_an_idle_worker_takes_runs_again_after_an_outage(server, url, database, workers, project, kind):
+    playbook(project, tasks=["- debug:"])
+    workers.start()
+    wait_until(lambda: database.one("SELECT count(*) FROM forkless.worker"), "the worker")
+    fault = kind(server, url)
+    fault.begin()
+    try:
+        wait_until(lambda: "no run can be fetched" in workers.log(0), "what the worker says about the fault")
+    finally:
+        fault.end()
+    assert database.wait_for(launch(url, project), *ENDED) == "successful"
+
+
 @in_make_faults
 def test_an_outage_longer_than_the_lease_stops_the_run_before_anybody_begins_it_again(
     server, url, database, workers, project, tmp_path
