@@ -95,7 +95,7 @@ network: $(VENV)/.ready  ## one playbook on devices by stock and by forkless, at
 	@$(BIN)/python tests/prepare.py
 	@FORKLESS_NETWORK=1 $(BIN)/python -m pytest -q -n 2 tests/engines/threads/network
 
-faults: $(VENV)/.ready  ## controllers killed at every step and event, 20 rounds each; full disks, 500 jobs, all scenarios over ssh
+faults: $(VENV)/.ready  ## controllers killed at every step and event, 20 rounds each; full disks, 500 jobs, all scenarios over ssh; the queue (as root, with pgbouncer)
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py tests/jobs/test_job_environments.py tests/jobs/test_job_scenarios.py
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/queue
 
