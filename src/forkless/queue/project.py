@@ -25,7 +25,7 @@ from forkless.queue.errors import QueueError, QueueRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MOST_BYTES", "Bundle", "checkout", "inside", "pack", "unpack"]
+__all__ = ["MOST_BYTES", "Bundle", "checkout", "head_of", "inside", "pack", "unpack"]
 
 # An archive above this size is refused: it is held in memory as a whole, by the launcher, the database and the worker.
 MOST_BYTES = 64 << 20
@@ -242,6 +242,16 @@ def _git(folder: str, *arguments: str, patience: float = 600) -> str:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise QueueError(f"git {arguments[0]} failed: {lines[-1] if lines else 'it did not say why'}")
     return done.stdout.strip()
+
+
+def head_of(folder: str) -> str:
+    """The commit of a git checkout, for people: short, and "with changes" where files differ from it. Empty if it is none."""
+    if not os.path.exists(os.path.join(folder, ".git")):
+        return ""
+    with contextlib.suppress(QueueError):
+        commit = _git(folder, "rev-parse", "--short=12", "HEAD", patience=10)
+        return commit + (" with changes" if _git(folder, "status", "--porcelain", patience=10) else "")
+    return ""
 
 
 def resolve_commit(url: str, wanted: str) -> str:

@@ -28,7 +28,7 @@ __all__ = ["LaunchOptions", "Prepared", "RunSpec", "clean_labels", "prepare", "r
 # Fields of a spec that hold no secret and are stored as they are.
 _PLAIN = (
     "playbook", "module", "hosts", "inventory", "limit", "tags", "skip_tags", "check", "diff", "become", "forks", "verbosity",
-    "timeout", "idle_timeout", "stuck_after", "modules",
+    "timeout", "idle_timeout", "stuck_after", "modules", "live_output",
 )  # fmt: skip
 # Fields that may hold a secret. They travel sealed.
 _SEALED = ("module_args", "extra_vars", "vault_password", "passwords", "answers", "args", "env")
@@ -168,10 +168,11 @@ def _locate(spec: RunSpec, options: LaunchOptions) -> tuple[dict[str, Json], pro
     _refuse_password_files(root)
     stay = (os.path.join(spec.cwd, os.path.expanduser(one)) for one in options.without)
     bundle = projects.pack(root, without=frozenset(os.path.relpath(one, root) for one in stay))
-    project = {
+    located = {
         "kind": "bundle", "sha256": bundle.sha256, "name": os.path.basename(root) or root, "home": job_store.scope_of_folder(root),
     }  # fmt: skip
-    return project, bundle, paths
+    commit = projects.head_of(root)
+    return located | ({"commit": commit} if commit else {}), bundle, paths
 
 
 def _check_exist(paths: Mapping[str, Sequence[str]], root: str) -> None:

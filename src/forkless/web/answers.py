@@ -3,14 +3,17 @@
 
 # Evaluated at run time by pydantic: no `from __future__ import annotations`.
 import datetime as dt
+import os
 import re
 import shlex
 from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from forkless.core.events import Event
 from forkless.queue import HostRecap, RunRecord
+from forkless.web import diffs
 
 __all__ = [
     "HostRecapAnswer",
@@ -23,6 +26,7 @@ __all__ = [
     "RunsAnswer",
     "StartRequest",
     "plain",
+    "what_matters",
 ]
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)|[\x00-\x08\x0b-\x1f\x7f]")
@@ -33,6 +37,11 @@ _RESULTS = {
     "runner_on_ok": "ok", "runner_on_failed": "failed", "runner_on_unreachable": "unreachable", "runner_on_skipped": "skipped",
     "runner_on_start": "running",
 }  # fmt: skip
+
+
+# What of a failed result is shown, in this order.
+_SAYS_WHY = ("msg", "reason", "censored", "stderr", "stdout", "module_stderr", "module_stdout", "exception")
+_WITH_A_TASK = frozenset({*_RESULTS, "runner_on_output", "runner_on_file_diff"})
 
 
 def plain(text: str, project: Mapping[str, object] | None = None) -> str:
@@ -53,7 +62,17 @@ class RunAnswer(BaseModel):
     limit: str
     inventory: list[str]
     tags: list[str]
+    skip_tags: list[str]
     check: bool
+    diff: bool
+    project: str = Field(description="The folder or repository that the run's files are of")
+    commit: str = Field(description="The commit of those files, if they were a git checkout")
+    given: list[str] = Field(
+        description="Names of variables, passwords and options that were given; their values are in no answer"
+    )
+    labels: list[str]
+    lock: str
+    note: str
     hosts: int
     tasks: int
     ok: int
@@ -87,7 +106,10 @@ class RunAnswer(BaseModel):
         return cls(
             id=record.id, status=record.status, title=plain(record.title, record.project), created_by=record.created_by,
             limit=str(record.spec.get("limit") or ""), inventory=[plain(str(one), record.project) for one in record.spec.get("inventory", [])],
-            tags=[str(one) for one in record.spec.get("tags", [])], check=bool(record.spec.get("check")),
+            tags=_texts(record, "tags"), skip_tags=_texts(record, "skip_tags"), check=bool(record.spec.get("check")),
+            diff=bool(record.spec.get("diff")), project=os.path.basename(str(record.project.get("name", "")).rstrip("/")),
+            commit=str(record.project.get("commit") or ""), given=_texts(record, "names"), labels=list(record.labels),
+            lock=plain(record.lock or "", record.project), note=plain(record.note or "", record.project),
             hosts=counts["hosts"], tasks=counts["tasks"], ok=counts["ok"], changed=counts["changed"],
             failures=counts["failed"] + counts["unreachable"], at="" if record.over else plain(record.place or "", record.project),
             created=record.created, started=record.started, ended=record.ended,
@@ -96,6 +118,10 @@ class RunAnswer(BaseModel):
             slices=record.slices, relaunch_of=record.relaunch_of, stopping=not record.over and record.cancel_requested is not None,
             counter=record.counter, command=_command(record), versions=dict(record.worker_versions or record.versions),
         )  # fmt: skip
+
+
+def _texts(record: RunRecord, name: str) -> list[str]:
+    return [str(one) for one in record.spec.get(name, [])]
 
 
 def _command(record: RunRecord) -> str:
@@ -109,6 +135,10 @@ def _command(record: RunRecord) -> str:
     words += [f"--{name}" for name in ("check", "diff", "become") if spec.get(name)]
     if spec.get("forks"):
         words += ["--forks", str(spec["forks"])]
+    if record.slices:
+        words += ["--slices", str(record.slices)]
+    if record.retries:
+        words += ["--retries", str(record.retries)]
     words += ["--label=" + label for label in record.labels]
     return " ".join(shlex.quote(plain(word, record.project)) for word in words)
 
@@ -149,7 +179,7 @@ class RunEvent(BaseModel):
 
     n: int = Field(description="The position in the run's stream")
     event: str
-    text: str = Field(description="What Ansible printed")
+    text: str = Field("", description="What Ansible printed; for runner_on_output what the task printed")
     host: str = ""
     task: str = ""
     key: str = Field("", description="Names the task: two tasks may have one name")
@@ -158,9 +188,13 @@ class RunEvent(BaseModel):
     )
     path: str = Field("", description="file:line of the task")
     output: str = Field("", description="For a failure: what matters of the result")
+    diff: str = Field("", description="What changed, as a unified diff")
+    at: float = Field(0, description="When, in seconds since 1970")
+    took: float = Field(0, description="For a result: how many seconds the task took on the host")
 
     @classmethod
-    def of(cls, event: Event, project: Mapping[str, object] | None) -> "RunEvent":
+    def of(cls, event: Event, project: Mapping[str, object] | None, *, brief: bool = False) -> "RunEvent":
+        """With `brief` without the text of the log: a page that is far behind shows only the end of it."""
         data = event.event_data
         state = _RESULTS.get(event.event, "")
         res = data.get("res")
@@ -170,21 +204,40 @@ class RunEvent(BaseModel):
             state = "changed"
         output = ""
         if state in ("failed", "ignored", "unreachable") and isinstance(res, Mapping):
-            output = plain(_what_matters(res), project)
+            output = plain(what_matters(res), project)
+        text = event.stdout if event.event != "runner_on_output" else str(data.get("text") or "")
+        about = event.event in _WITH_A_TASK
         return cls(
-            n=event.counter, event=event.event, text=plain(event.stdout, project)[:_MOST_TEXT], host=plain(event.host or ""),
-            task=plain(event.task or ""), key=str(data.get("task_uuid") or ""), state=state,
-            path=plain(str(data.get("task_path") or ""), project), output=output,
+            n=event.counter, event=event.event, text="" if brief else plain(text, project)[:_MOST_TEXT], host=plain(event.host or ""),
+            task=plain(event.task or "") if about else "", key=str(data.get("task_uuid") or "") if about else "", state=state,
+            path=plain(str(data.get("task_path") or ""), project) if about else "", output=output,
+            diff=plain(diffs.of_result(data), project) if event.event == "runner_on_file_diff" else "",
+            at=_epoch(event.created), took=_number(data.get("duration")),
         )  # fmt: skip
 
 
-def _what_matters(res: Mapping[str, object]) -> str:
-    parts = [str(res[name]) for name in ("msg", "stderr", "stdout", "exception") if res.get(name)]
+def _number(value: object) -> float:
+    return round(value, 3) if isinstance(value, (int, float)) else 0.0
+
+
+def _epoch(created: str) -> float:
+    try:
+        when = dt.datetime.fromisoformat(created)
+    except ValueError:
+        return 0.0
+    return round((when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp(), 3)
+
+
+def what_matters(res: Mapping[str, object]) -> str:
+    """The text of a failed result that says why: the message first, then what the program printed."""
+    parts = [str(res[name]) for name in _SAYS_WHY if res.get(name) and res[name] != "(traceback unavailable)"]
+    if res.get("rc") not in (None, 0):
+        parts.insert(1, f"exit status {res['rc']}")
     results = res.get("results")
     if isinstance(results, list):
         failed = (one for one in results if isinstance(one, Mapping) and (one.get("failed") or one.get("unreachable")))
-        parts += [f"item {one.get('item')!r}: {_what_matters(one)}" for one in failed]
-    text = "\n".join(dict.fromkeys(part.strip() for part in parts))
+        parts += [f"item {one.get('_ansible_item_label', one.get('item'))!r}: {what_matters(one)}" for one in failed]
+    text = "\n".join(dict.fromkeys(part.strip() for part in parts if part.strip()))
     return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "\n... the events have all of it"
 
 
@@ -196,11 +249,18 @@ class RunEventsAnswer(BaseModel):
 
 
 class ProjectAnswer(BaseModel):
-    """What can be started. Empty without --project."""
+    """What can be started of one project."""
 
     name: str
     playbooks: list[str]
     inventories: list[str]
+    trouble: str = Field("", description="Why its files may be old: the repository could not be fetched")
+
+
+class ProjectsAnswer(BaseModel):
+    """Empty if none is configured."""
+
+    projects: list[ProjectAnswer]
 
 
 class StartRequest(BaseModel):
@@ -208,12 +268,60 @@ class StartRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    project: str = Field("", max_length=100, description="The first one if it is not given")
     playbook: str = Field(min_length=1, max_length=500)
     inventory: str = Field("", max_length=500)
     limit: str = Field("", max_length=2000)
     tags: str = Field("", max_length=1000, description="Separated by commas")
+    skip_tags: str = Field(default="", max_length=1000, description="Separated by commas")
     check: bool = False
     diff: bool = False
+    slices: int | Literal["auto"] = Field(
+        default=1, description="Split the hosts over so many runs; auto: as many as there are workers"
+    )
+    retries: int = Field(default=0, ge=0, le=10, description="How often it may begin again after its worker was lost")
+    variables: dict[str, str] = Field(
+        default_factory=dict,
+        max_length=200,
+        description="Values by name, as text; they are stored sealed and are in no answer",
+    )
+
+
+class PreviewAnswer(BaseModel):
+    hosts: list[str] = Field(description="At most 1000 of them")
+    count: int
+
+
+class VariableAnswer(BaseModel):
+    name: str
+    label: str
+    type: str
+    required: bool
+    secret: bool
+    default: str
+    choices: list[str]
+    source: str
+
+
+class VariablesAnswer(BaseModel):
+    variables: list[VariableAnswer]
+
+
+class ScheduleRequest(BaseModel):
+    """A run to start again and again. Its files are packed now: a schedule runs the same files each time."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    cron: str = Field(min_length=9, max_length=100, description="Minute, hour, day, month, weekday: 0 3 * * *")
+    time_zone: str = Field("UTC", max_length=60)
+    if_running: Literal["skip", "queue"] = "skip"
+    run: StartRequest
+
+
+class HookAnswer(BaseModel):
+    run: int | None
+    why: str = Field(description="Why no run was started")
 
 
 class RelaunchRequest(BaseModel):

@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import yaml
 
 from forkless.core.errors import SpecError
 from forkless.core.spec import RunSpec
-from forkless.queue import QueueRequestError
+from forkless.queue import QueueError, QueueRequestError
+from forkless.queue import project as projects
+from forkless.web import variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forkless.web.answers import StartRequest
 
-__all__ = ["ProjectFolder"]
+__all__ = ["GitProject", "ProjectFolder"]
 
 _SKIPPED = frozenset(
     {
@@ -37,6 +41,7 @@ _SKIPPED = frozenset(
 )
 _MOST_FILES = 2000
 _DEPTH = 3
+_FETCH_EVERY = 60.0
 _PLAY = re.compile(rb"^(?:- |  )\s*(?:hosts|(?:ansible\.builtin\.)?import_playbook)\s*:", re.MULTILINE)
 _INVENTORY_NAMES = re.compile(r"(hosts|inventory)([._-].*)?|.*\.ini|.*inventory\.ya?ml", re.IGNORECASE)
 
@@ -44,11 +49,16 @@ _INVENTORY_NAMES = re.compile(r"(hosts|inventory)([._-].*)?|.*\.ini|.*inventory\
 class ProjectFolder:
     """Reads the folder anew each time. Any thread may call."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, name: str = "") -> None:
         self.root = os.path.realpath(root)
         if not os.path.isdir(self.root):
             raise SpecError(f"the project {root} is not a folder")
-        self.name = os.path.basename(self.root)
+        self.name = name or os.path.basename(self.root)
+        self.trouble = ""
+        """Why the files may be old; empty if they are not."""
+
+    def refresh(self) -> None:
+        """Called before a run is started: files of a folder are as they are."""
 
     def _files(self) -> Iterator[str]:
         seen = 0
@@ -96,7 +106,7 @@ class ProjectFolder:
             raise QueueRequestError(f"there is no playbook '{asked.playbook}' in the project {self.name}")
         if asked.inventory and asked.inventory not in self.inventories():
             raise QueueRequestError(f"there is no inventory '{asked.inventory}' in the project {self.name}")
-        for what, value in (("limit", asked.limit), ("tags", asked.tags)):
+        for what, value in (("limit", asked.limit), ("tags", asked.tags), ("skip_tags", asked.skip_tags)):
             if any(ord(char) < 32 for char in value):
                 raise QueueRequestError(f"the {what} has a control character in it")
         if "@" in asked.limit or asked.limit.strip().startswith(
@@ -104,15 +114,22 @@ class ProjectFolder:
         ):  # @FILE, in any part, would read a file of the worker
             raise QueueRequestError("the limit is a pattern of hosts, such as web*:!web3")
         self._check_plays(asked.playbook)
+        if asked.slices != "auto" and not 1 <= asked.slices <= 1000:
+            raise QueueRequestError("slices are 1 to 1000, or auto")
         return RunSpec(
-            playbook=asked.playbook, inventory=asked.inventory or None, limit=asked.limit.strip() or None,
-            tags=[one.strip() for one in asked.tags.split(",") if one.strip()], check=asked.check, diff=asked.diff, cwd=self.root,
+            playbook=asked.playbook, inventory=asked.inventory or None, limit=asked.limit.strip() or None, tags=_words(asked.tags),
+            skip_tags=_words(asked.skip_tags), check=asked.check, diff=asked.diff, cwd=self.root, live_output=True,
+            extra_vars=variables.checked(self.variables(asked.playbook), asked.variables),
         )  # fmt: skip
+
+    def variables(self, playbook: str) -> list[variables.Variable]:
+        if playbook not in self.playbooks():
+            raise QueueRequestError(f"there is no playbook '{playbook}' in the project {self.name}")
+        return variables.of_playbook(self.root, playbook)
 
     def _check_plays(self, path: str) -> None:
         try:
-            with open(os.path.join(self.root, path), encoding="utf-8") as file:
-                found = yaml.load(file, Loader=_Lenient)  # noqa: S506  # a SafeLoader
+            found = variables.load_yaml(os.path.join(self.root, path))
         except (OSError, UnicodeDecodeError):
             raise QueueRequestError(f"the playbook {path} cannot be read") from None
         except yaml.YAMLError as err:
@@ -125,8 +142,32 @@ class ProjectFolder:
             raise QueueRequestError(f"{path} is not a list of plays")
 
 
-class _Lenient(yaml.SafeLoader):
-    """Ansible's own tags, such as !vault, stand for nothing here."""
+def _words(text: str) -> list[str]:
+    return [one.strip() for one in text.split(",") if one.strip()]
 
 
-_Lenient.add_multi_constructor("!", lambda *_: None)
+class GitProject(ProjectFolder):
+    """A repository. It is fetched anew before each run that is started from here, and at most every minute for what is shown."""
+
+    def __init__(self, name: str, url: str, ref: str, folder: str) -> None:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        super().__init__(folder, name)
+        self._url, self._ref = url, ref
+        self._commit, self._fetched = "", float("-inf")
+        self._one_at_a_time = threading.Lock()
+
+    def refresh(self) -> None:
+        with self._one_at_a_time:
+            commit = projects.resolve_commit(self._url, self._ref)
+            if commit != self._commit:
+                projects.checkout(self._url, commit, self.root)
+            self._commit, self._fetched, self.trouble = commit, time.monotonic(), ""
+
+    def playbooks(self) -> list[str]:
+        if time.monotonic() - self._fetched > _FETCH_EVERY:
+            try:
+                self.refresh()
+            except QueueError as err:
+                self._fetched = time.monotonic()
+                self.trouble = str(err)
+        return super().playbooks()

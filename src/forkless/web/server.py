@@ -7,21 +7,25 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forkless import queue
 from forkless.core.errors import ForklessError, SpecError
-from forkless.queue import database, schema, worker_key
+from forkless.queue import database, requests, schema, worker_key
 from forkless.queue.supervisor import Supervisor, work_folder
 from forkless.queue.worker import WorkerOptions
+from forkless.web import settings
 from forkless.web.access import Access
+from forkless.web.accounts import Accounts
 from forkless.web.app import PageApp
-from forkless.web.project_folder import ProjectFolder
+from forkless.web.project_folder import GitProject, ProjectFolder
 
 try:
     import uvicorn
@@ -33,6 +37,8 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from forkless.web.app import Report
+
 __all__ = ["PageOptions", "serve"]
 
 
@@ -43,10 +49,13 @@ class PageOptions:
     host: str = "127.0.0.1"
     port: int = 8750
     project: str | None = None
+    config: str | None = None
     names: tuple[str, ...] = ()
     """Further names in the Host header, of a reverse proxy."""
     processes: int = 0
     open_browser: bool = False
+    report: Report
+    """Makes one HTML file of a run and its events."""
 
 
 class _PageServer(uvicorn.Server):
@@ -59,11 +68,33 @@ class _PageServer(uvicorn.Server):
 
 def serve(options: PageOptions) -> int:
     """Serve until SIGINT or SIGTERM. Call it on the main thread."""
-    project = ProjectFolder(options.project) if options.project is not None else None
-    with _listening(options.host, options.port) as listening, database.located() as url:
+    told = settings.read(options.config) if options.config is not None else settings.PageSettings()
+    with contextlib.ExitStack() as around:
+        projects = _projects(options, told, around)
+        listening = around.enter_context(_listening(options.host, options.port))
+        url = around.enter_context(database.located())
         schema.check(url)
-        with _worker(url, options.processes) as stop_worker:
-            return asyncio.run(_serve(url, options, project, listening, stop_worker))
+        stop_worker = around.enter_context(_worker(url, options.processes))
+        return asyncio.run(_serve(url, options, told, projects, listening, stop_worker))
+
+
+def _projects(
+    options: PageOptions, told: settings.PageSettings, around: contextlib.ExitStack
+) -> dict[str, ProjectFolder]:
+    """The project of the command line first, then those of the configuration. Repositories lie in a folder that ends with the server."""
+    made = {}
+    if options.project is not None:
+        first = ProjectFolder(options.project)
+        made[first.name] = first
+    for name, one in told.projects.items():
+        if name in made:
+            raise SpecError(f"there are two projects '{name}': one of --project and one of the configuration")
+        if one.git:
+            folder = around.enter_context(tempfile.TemporaryDirectory(prefix="forkless-project-"))
+            made[name] = GitProject(name, one.git, one.ref, os.path.join(folder, name))
+        else:
+            made[name] = ProjectFolder(one.folder, name)
+    return made
 
 
 @contextlib.contextmanager
@@ -122,16 +153,23 @@ def _worker(url: str, processes: int) -> Iterator[Callable[[], None]]:
 async def _serve(
     url: str,
     options: PageOptions,
-    project: ProjectFolder | None,
+    told: settings.PageSettings,
+    projects: dict[str, ProjectFolder],
     listening: socket.socket,
     stop_worker: Callable[[], None],
 ) -> int:
     port = listening.getsockname()[1]
     names = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")] + list(options.names)
-    access = Access(names)
+    names += [told.host] if told.host else []
     shown = "[::1]" if ":" in options.host else options.host
     async with queue.connect(url) as opened:
-        page = PageApp(opened, access, project)
+        accounts = Accounts(url)
+        access = Access(names, accounts, requests.whoami(), told.login, https=told.https)
+        if told.login is not None and told.login.users and not await accounts.users():
+            sys.stderr.write(
+                "forkless serve: there is no user yet; `forkless users add NAME --role admin` makes the first one\n"
+            )
+        page = PageApp(opened, access, projects, told.hooks, options.report)
         server = _PageServer(
             uvicorn.Config(
                 page.app,
@@ -155,7 +193,8 @@ async def _serve(
             loop.add_signal_handler(number, stop)
         # uvicorn's own errors carry no request: the token is not in them.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-        address = f"http://{shown}:{port}/?token={access.token}"
+        address = told.address or f"http://{shown}:{port}"
+        address += f"/?token={access.token}" if access.token else "/"
         sys.stdout.write(f"forkless: the page is at\n\n    {address}\n\nCtrl-C ends it.\n")
         sys.stdout.flush()
         if options.open_browser:
@@ -167,4 +206,5 @@ async def _serve(
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+            await accounts.close()
     return 0

@@ -13,14 +13,16 @@ import asyncio
 import contextlib
 import functools
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from forkless.queue import DatabaseError, UnknownRunError
 from forkless.web.answers import RunAnswer, RunEvent, RunEventsAnswer, RunsAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Mapping
 
+    from forkless.core.events import Event
     from forkless.queue import Queue, RunRecord
 
 __all__ = ["RunsFilter", "StreamReaders"]
@@ -32,9 +34,15 @@ _LIST_EVERY = 0.4
 _SHARED_FOR = 0.2
 # Rows of events for one message, of up to 1000 events each.
 _BATCHES = 2
+# A page that is further behind than this is sent no text for the log: it shows the end of it only.
+_FAR_BEHIND = 20_000
+# Seconds after which a reader is asked for its permission again.
+_ASK_AGAIN = 5.0
 
 RunsFilter = tuple[tuple[str, ...], str, str, int | None, int]
 """States, text, host, `before`, and how many."""
+Allowed = Callable[[], Awaitable[bool]]
+"""Whether a reader may still read."""
 
 
 class _SharedAnswers:
@@ -98,15 +106,17 @@ class StreamReaders:
         record = await self._queue.record(number)
         found = await self._queue.events(number, after=after, batches=_BATCHES)
         last = found[-1].counter if found else after
-        made = [RunEvent.of(event, record.project) for event in found]
-        return RunEventsAnswer(events=made, behind=max(0, record.counter - last))
+        behind = max(0, record.counter - last)
+        # Not on the loop: a thousand events take some 30 ms, in which every other reader would wait.
+        made = await asyncio.to_thread(_events, found, record.project, brief=behind > _FAR_BEHIND)
+        return RunEventsAnswer(events=made, behind=behind)
 
     # -- streams ------------------------------------------------------------------------------------------------
 
-    async def list_stream(self, which: RunsFilter) -> AsyncIterator[bytes]:
+    async def list_stream(self, which: RunsFilter, allowed: Allowed) -> AsyncIterator[bytes]:
         """The list as a whole, whenever it has changed. A reader that comes back is given the list as it is then."""
         sent = None
-        async for _ in self._wakes(None):
+        async for _ in self._wakes(None, allowed):
             try:
                 answer = await self.runs(which)
             except DatabaseError:
@@ -123,10 +133,10 @@ class StreamReaders:
             else:
                 yield b": alive\n\n"
 
-    async def run_stream(self, number: int, after: int) -> AsyncIterator[bytes]:
+    async def run_stream(self, number: int, after: int, allowed: Allowed) -> AsyncIterator[bytes]:
         """Every event after `after`, once and in order, and the run's row when it changed; ends with the run."""
         sent = None
-        async for _ in self._wakes(number):
+        async for _ in self._wakes(number, allowed):
             try:
                 # The row is read before the events: what comes after the end of a run does not exist.
                 record = await self._queue.record(number)
@@ -154,8 +164,9 @@ class StreamReaders:
                 return
             yield b": alive\n\n"
 
-    async def _wakes(self, number: int | None) -> AsyncIterator[None]:
-        """Whenever something may have changed, until the server ends."""
+    async def _wakes(self, number: int | None, allowed: Allowed) -> AsyncIterator[None]:
+        """Whenever something may have changed, until the server ends, or the reader may not read any more."""
+        asked = time.monotonic()
         self._open += 1
         changes = self._queue.changes(number)
         closing: asyncio.Future[object] = asyncio.ensure_future(_waited(self._closing))
@@ -168,6 +179,11 @@ class StreamReaders:
                 if not hint.done():
                     break
                 hint.result()
+                if time.monotonic() - asked > _ASK_AGAIN:
+                    asked = time.monotonic()
+                    with contextlib.suppress(DatabaseError):  # who it is will be known when the database is back
+                        if not await allowed():
+                            break
                 yield None
         finally:
             self._open -= 1
@@ -177,6 +193,14 @@ class StreamReaders:
                     with contextlib.suppress(asyncio.CancelledError):
                         await task
             await changes.aclose()  # type: ignore[attr-defined]  # an async generator
+
+
+def _events(found: list[Event], project: Mapping[str, object], *, brief: bool) -> list[RunEvent]:
+    made = [RunEvent.of(event, project, brief=brief) for event in found]
+    if not brief:
+        return made
+    # The start of a task and its live output say nothing to a page that is far behind; the last one keeps the place.
+    return [one for one in made if one is made[-1] or (one.state != "running" and one.event != "runner_on_output")]
 
 
 async def _waited(event: asyncio.Event) -> object:

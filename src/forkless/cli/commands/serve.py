@@ -15,6 +15,7 @@ examples:
   forkless serve --project .                                 start playbooks of this folder, and watch them
   forkless serve --port 9000 --open                          another port; opens the browser
   FORKLESS_DATABASE=postgresql://user@db/forkless forkless serve     the page of a queue that has workers elsewhere
+  forkless serve --config /etc/forkless/page.toml            for a team: users and roles, several projects, hooks
 
 The address that is printed contains a token: anyone who has the address may do everything. Without FORKLESS_DATABASE a PostgreSQL of your own and one
 worker are started, and end with this command.
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="runs at a time that this command carries out itself (default: 1; 0 if FORKLESS_DATABASE is set)",
     )
+    made.add_argument("--config", metavar="FILE", help="address, login, projects and hooks, as TOML")
     made.add_argument(
         "--allow-host",
         action="append",
@@ -53,6 +55,7 @@ def main(argv: list[str]) -> int:
     asked = parser().parse_args(argv)
     if asked.processes is not None and asked.processes < 0:
         raise SpecError(f"--processes must be 0 or more, not {asked.processes}")
+    from forkless.cli.view.queue_report import page_of
     from forkless.web.server import PageOptions, serve
 
     processes = asked.processes
@@ -61,6 +64,6 @@ def main(argv: list[str]) -> int:
     return serve(
         PageOptions(
             host=asked.host, port=asked.port, project=asked.project, names=tuple(asked.allow_host), processes=processes,
-            open_browser=asked.open,
+            open_browser=asked.open, config=asked.config, report=page_of,
         )
     )  # fmt: skip

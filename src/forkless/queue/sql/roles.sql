@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: GPL-3.0-or-later
--- Three roles for least privilege. Each is a group: GRANT forkless_worker TO your_worker_user.
+-- Four roles for least privilege. Each is a group: GRANT forkless_worker TO your_worker_user.
 -- A role may call the functions that are its business; the functions run with the rights of the schema's owner.
 
 DO $$
@@ -13,6 +13,9 @@ BEGIN
     END IF;
     IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'forkless_worker') THEN
         CREATE ROLE forkless_worker NOLOGIN;
+    END IF;
+    IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = 'forkless_page') THEN
+        CREATE ROLE forkless_page NOLOGIN;
     END IF;
 END;
 $$;
@@ -42,3 +45,8 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA forkless TO forkless_worker;
 REVOKE EXECUTE ON FUNCTION forkless.launch(jsonb, bytea, uuid), forkless.relaunch(bigint, jsonb, jsonb, text),
     forkless.put_bundle(text, bytea), forkless.set_retention(double precision, double precision), forkless.prune(timestamptz),
     forkless.limit_label(text, int) FROM forkless_worker;
+
+-- Page: what a launcher may, and the page's own users, sessions and tokens. What was done can be added to, not changed.
+GRANT forkless_launcher TO forkless_page;
+GRANT SELECT, INSERT, UPDATE, DELETE ON forkless.page_user, forkless.page_session, forkless.page_token, forkless.page_delivery TO forkless_page;
+GRANT SELECT, INSERT ON forkless.page_audit TO forkless_page;

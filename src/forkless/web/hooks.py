@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Messages from outside that start a run: whether one is signed, and whether it is about what the hook is for."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from forkless.web.settings import HookSettings
+
+__all__ = ["delivery_of", "is_signed", "why_not"]
+
+_SIGNATURE = {"github": "x-hub-signature-256", "hmac": "x-forkless-signature"}
+_DELIVERY = {"github": "x-github-delivery", "gitlab": "x-gitlab-event-uuid", "hmac": "x-forkless-delivery"}
+
+
+def is_signed(hook: HookSettings, headers: Mapping[str, str], body: bytes) -> bool:
+    """GitHub and plain hooks sign the body with the secret; GitLab sends the secret itself."""
+    if hook.kind == "gitlab":
+        return hmac.compare_digest(headers.get("x-gitlab-token", "").encode(), hook.secret.encode())
+    expected = "sha256=" + hmac.new(hook.secret.encode(), body, hashlib.sha256).hexdigest()
+    return hmac.compare_digest(headers.get(_SIGNATURE[hook.kind], "").encode(), expected.encode())
+
+
+def delivery_of(hook: HookSettings, headers: Mapping[str, str]) -> str:
+    """What names a message: it is the same when the message is sent again. Empty if the sender gives none."""
+    return headers.get(_DELIVERY[hook.kind], "")[:200].replace("\0", "")
+
+
+def why_not(hook: HookSettings, headers: Mapping[str, str], body: bytes) -> str:
+    """Why a signed message starts nothing; empty if it does."""
+    if hook.kind == "github" and headers.get("x-github-event") == "ping":
+        return "pong"
+    if not hook.ref:
+        return ""
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return "the message is not JSON"
+    ref = told.get("ref") if isinstance(told, dict) else None
+    return "" if ref == hook.ref else f"the hook is for {hook.ref}"
