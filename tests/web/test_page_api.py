@@ -138,7 +138,7 @@ def test_a_run_is_started_followed_and_told_without_paths_of_the_server(page, pr
         client.get(path).text
         for path in (
             "/", f"/runs/{number}", "/start", "/api/runs", f"/api/runs/{number}", f"/api/runs/{number}/events",
-            f"/api/runs/{number}/log", "/api/project", "/api/openapi.json",
+            f"/api/runs/{number}/log", "/api/projects", "/api/openapi.json",
         )
     ) + whole  # fmt: skip
     for secret in (page.state, str(project), page.token):

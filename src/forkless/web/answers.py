@@ -72,6 +72,7 @@ class RunAnswer(BaseModel):
     )
     labels: list[str]
     lock: str
+    priority: int
     note: str
     hosts: int
     tasks: int
@@ -109,7 +110,7 @@ class RunAnswer(BaseModel):
             tags=_texts(record, "tags"), skip_tags=_texts(record, "skip_tags"), check=bool(record.spec.get("check")),
             diff=bool(record.spec.get("diff")), project=os.path.basename(str(record.project.get("name", "")).rstrip("/")),
             commit=str(record.project.get("commit") or ""), given=_texts(record, "names"), labels=list(record.labels),
-            lock=plain(record.lock or "", record.project), note=plain(record.note or "", record.project),
+            lock=plain(record.lock or "", record.project), priority=record.priority, note=plain(record.note or "", record.project),
             hosts=counts["hosts"], tasks=counts["tasks"], ok=counts["ok"], changed=counts["changed"],
             failures=counts["failed"] + counts["unreachable"], at="" if record.over else plain(record.place or "", record.project),
             created=record.created, started=record.started, ended=record.ended,

@@ -38,16 +38,36 @@ export function connection(state) {
 }
 
 // Changes need the session's own token: a page of another site cannot know it.
-export async function post(path, body) {
+export async function send(method, path, body) {
   const answer = await fetch(path, {
-    method: "POST",
+    method,
     headers: { "content-type": "application/json", "x-forkless-csrf": document.querySelector("meta[name=forkless-csrf]").content },
-    body: JSON.stringify(body ?? {}),
+    body: method === "GET" ? undefined : JSON.stringify(body ?? {}),
   });
   const said = await answer.json();
   if (!answer.ok) throw new Error(said.error ?? `the server answered ${answer.status}`);
   return said;
 }
+export const post = (path, body) => send("POST", path, body);
+
+export function tell(sentence) {
+  byId("told").hidden = !sentence;
+  byId("told").textContent = sentence ?? "";
+}
+
+// A button that does one thing at a time, and says what went wrong.
+export function onClick(button, call) {
+  button?.addEventListener("click", async () => {
+    button.disabled = true;
+    tell("");
+    try { await call(); } catch (err) { tell(err.message); button.disabled = false; }
+  });
+}
+
+export const link = (address, text) => element("a", { href: address }, text);
+export const state = (name) => element("span", { class: `state ${name}` }, name);
+export const cell = (label, ...children) => element("td", { "data-label": label }, ...children.filter((one) => one !== null && one !== undefined && one !== ""));
+export const number = (label, value) => element("td", { class: "number", "data-label": label }, value || "");
 
 // A stream that is closed while the page is hidden (a browser has six connections for one server) and goes on afterwards.
 export function listen(address, kinds) {

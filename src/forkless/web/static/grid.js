@@ -4,6 +4,13 @@
 const CELL = 16;
 const HEAD = 6;
 
+// The colours of the page, for a canvas.
+export function palette() {
+  const style = getComputedStyle(document.documentElement);
+  const read = (name) => style.getPropertyValue(`--${name}`).trim();
+  return Object.fromEntries(["ok", "changed", "failed", "unreachable", "ignored", "skipped", "running", "text", "panel", "accent"].map((one) => [one, read(one)]));
+}
+
 export class Grid {
   constructor(box, line) {
     this.box = box; this.line = line;
@@ -33,15 +40,9 @@ export class Grid {
     requestAnimationFrame(() => { this.waiting = false; this.draw(); });
   }
 
-  palette() {
-    const style = getComputedStyle(document.documentElement);
-    const read = (name) => style.getPropertyValue(`--${name}`).trim();
-    return Object.fromEntries(["ok", "changed", "failed", "unreachable", "ignored", "skipped", "running", "text", "panel", "accent"].map((one) => [one, read(one)]));
-  }
-
   draw() {
     const { box, canvas } = this;
-    this.colours ??= this.palette();
+    this.colours ??= palette();
     const width = box.clientWidth;
     const height = Math.min(420, HEAD * 2 + Math.max(1, this.hostNames.length) * CELL);
     const whole = this.names + this.taskNames.length * CELL + HEAD;

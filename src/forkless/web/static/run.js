@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
-import { boot, byId, element, listen, post, span, time, took } from "./dom.js";
+import { boot, byId, element, link, listen, onClick, post, span, tell, time, took } from "./dom.js";
 import { Grid } from "./grid.js";
+import { Timeline } from "./timeline.js";
 
 const MOST_LINES = 5000;
 const MOST_FAILURES = 500;
@@ -9,7 +10,12 @@ let heard = performance.now();
 let last = 0;
 let failures = 0;
 const grid = new Grid(byId("grid"), byId("cell"));
+const timeline = new Timeline(byId("timeline"), byId("span"));
 const log = byId("log");
+const running = new Map();
+const MOST_DIFFS = 200;
+const MOST_RUNNING = 20;
+let diffs = 0;
 
 const over = () => !["waiting", "running"].includes(run.status);
 
@@ -23,15 +29,22 @@ function drawRun() {
   state.className = `state ${run.status}`;
   byId("facts").replaceChildren(
     ...fact("Launched", time(run.created)), ...fact("By", run.created_by), ...fact("Took", element("span", { id: "took" }, span(took(run, heard)))),
-    ...fact("Inventory", run.inventory.join(", ")), ...fact("Limit", run.limit), ...fact("Tags", run.tags.join(", ")), ...fact("Mode", run.check ? "check" : ""),
+    ...fact("Inventory", run.inventory.join(", ")), ...fact("Limit", run.limit), ...fact("Tags", run.tags.join(", ")), ...fact("Mode", [run.check ? "check" : "", run.diff ? "diff" : ""].filter(Boolean).join(", ")),
     ...fact("Hosts", run.hosts || ""), ...fact("Tasks", run.tasks || ""), ...fact("Ok", run.ok || ""), ...fact("Changed", run.changed || ""),
     ...fact("Failures", run.failures || ""), ...fact("Worker", run.worker), ...fact("Attempt", run.attempt > 1 ? run.attempt : ""),
-    ...fact("Again from", run.relaunch_of ? element("a", { href: `/runs/${run.relaunch_of}` }, `run ${run.relaunch_of}`) : ""),
+    ...fact("Again from", run.relaunch_of ? link(`/runs/${run.relaunch_of}`, `run ${run.relaunch_of}`) : ""),
+    ...fact("Skipped tags", run.skip_tags.join(", ")), ...fact("Project", run.project), ...fact("Commit", run.commit), ...fact("Variables", run.given.join(", ")),
+    ...fact("Slices", run.slices || ""), ...fact("Labels", run.labels.join(", ")), ...fact("Note", run.note), ...fact("forkless", run.versions.forkless ?? ""),
     ...fact("ansible-core", run.versions.ansible_core ?? ""), ...fact("Python", run.versions.python ?? ""),
   );
   byId("at").textContent = run.at;
   byId("sentence").hidden = !run.sentence;
   byId("sentence").textContent = run.sentence;
+  byId("report").hidden = !over();
+  byId("compare").hidden = !over() || !run.relaunch_of;
+  byId("compare").href = `/compare?first=${run.relaunch_of}&second=${run.id}`;
+  if (over()) { running.clear(); drawRunning(); }
+  if (!byId("cancel")) return;
   byId("cancel").hidden = over();
   byId("cancel").disabled = run.stopping;
   byId("relaunch").hidden = !over();
@@ -49,6 +62,36 @@ function addFailure(event) {
     element("pre", { tabIndex: 0 }, event.output || event.text)));
 }
 
+function addDiff(event) {
+  diffs += 1;
+  byId("changes").hidden = false;
+  byId("change-count").textContent = diffs > MOST_DIFFS ? `${diffs}, of which ${MOST_DIFFS} are shown` : diffs;
+  if (diffs > MOST_DIFFS) return;
+  const lines = event.diff.split("\n").map((line) => element("span", { class: line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : "" }, `${line}\n`));
+  byId("diffs").append(element("details", { class: "failure changed", open: diffs <= 3 },
+    element("summary", {}, element("strong", {}, event.host), ` · ${event.task} `, element("span", { class: "quiet" }, event.path)),
+    element("pre", { tabIndex: 0 }, ...lines)));
+}
+
+// What runs, with the last lines that it printed.
+function follow(event) {
+  const key = `${event.key} ${event.host}`;
+  if (event.state === "running") running.set(key, { host: event.host, task: event.task, since: event.at, lines: [] });
+  else if (event.state) running.delete(key);
+  else if (event.event === "runner_on_output" && running.has(key)) {
+    const { lines } = running.get(key);
+    lines.push(...event.text.split("\n"));
+    lines.splice(0, lines.length - 5);
+  }
+}
+
+function drawRunning() {
+  byId("now").hidden = running.size === 0;
+  byId("now-count").textContent = running.size > MOST_RUNNING ? `${running.size} hosts, of which ${MOST_RUNNING} are shown` : "";
+  byId("running").replaceChildren(...[...running.values()].slice(0, MOST_RUNNING).map((one) => element("div", { class: "live" },
+    element("strong", {}, one.host), ` · ${one.task}`, ...(one.lines.length ? [element("pre", {}, one.lines.join("\n"))] : []))));
+}
+
 function addLog(text) {
   if (!text) return;
   const stays = log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
@@ -63,32 +106,32 @@ function events(answer) {
     if (event.n <= last) continue;
     last = event.n;
     grid.add(event);
+    timeline.add(event);
+    follow(event);
+    if (event.diff) addDiff(event);
     if (["failed", "unreachable", "ignored"].includes(event.state)) addFailure(event);
-    stays = addLog(event.text) || stays;
+    if (event.event !== "runner_on_output") stays = addLog(event.text) || stays;
   }
   if (stays) log.scrollTop = log.scrollHeight;
   byId("grid-size").textContent = `${grid.hostNames.length} × ${grid.taskNames.length}`;
   byId("behind").textContent = answer.behind ? `catching up: ${answer.behind} events to go` : "";
   document.body.dataset.position = last;
   grid.soon();
+  timeline.soon();
+  drawRunning();
 }
 
-function tell(sentence) {
-  byId("told").hidden = false;
-  byId("told").textContent = sentence;
-}
-
-function act(id, call) {
-  byId(id).addEventListener("click", async () => {
-    byId(id).disabled = true;
-    byId("told").hidden = true;
-    try { await call(); } catch (err) { tell(err.message); byId(id).disabled = false; }
+onClick(byId("cancel"), async () => { run = { ...run, stopping: true }; drawRun(); run = await post(`/api/runs/${run.id}/cancel`); heard = performance.now(); drawRun(); });
+onClick(byId("relaunch"), async () => { location.href = `/runs/${(await post(`/api/runs/${run.id}/relaunch`, { failed: false })).id}`; });
+onClick(byId("relaunch-failed"), async () => { location.href = `/runs/${(await post(`/api/runs/${run.id}/relaunch`, { failed: true })).id}`; });
+for (const [id, other] of [["by-host", "by-worker"], ["by-worker", "by-host"]]) {
+  byId(id).addEventListener("click", () => {
+    timeline.byHost = id === "by-host";
+    byId(id).setAttribute("aria-pressed", "true");
+    byId(other).setAttribute("aria-pressed", "false");
+    timeline.soon();
   });
 }
-
-act("cancel", async () => { run = { ...run, stopping: true }; drawRun(); run = await post(`/api/runs/${run.id}/cancel`); heard = performance.now(); drawRun(); });
-act("relaunch", async () => { location.href = `/runs/${(await post(`/api/runs/${run.id}/relaunch`, { failed: false })).id}`; });
-act("relaunch-failed", async () => { location.href = `/runs/${(await post(`/api/runs/${run.id}/relaunch`, { failed: true })).id}`; });
 byId("copy").addEventListener("click", async () => {
   try { await navigator.clipboard.writeText(run.command); byId("copy").textContent = "Copied"; } catch { tell(run.command); }
 });

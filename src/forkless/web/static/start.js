@@ -1,22 +1,93 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
-import { byId, post } from "./dom.js";
+import { boot, byId, element, post, send, tell } from "./dom.js";
 
-byId("start")?.addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const form = event.target;
-  const button = form.querySelector("button");
-  button.disabled = true;
-  byId("told").hidden = true;
-  const field = (name) => form.elements[name];
-  try {
-    const run = await post("/api/runs", {
-      playbook: field("playbook").value, inventory: field("inventory").value, limit: field("limit").value, tags: field("tags").value,
-      check: field("check").checked, diff: field("diff").checked,
-    });
-    location.href = `/runs/${run.id}`;
-  } catch (err) {
-    byId("told").textContent = err.message;
-    byId("told").hidden = false;
-    button.disabled = false;
+const form = byId("start");
+const projects = new Map(boot().projects.map((one) => [one.name, one]));
+const field = (name) => form.elements[name];
+
+function choices(name, values, last) {
+  field(name).replaceChildren(...values.map((one) => element("option", { value: one }, one)), ...last);
+}
+
+function chosenProject() {
+  const project = projects.get(field("project").value);
+  byId("trouble").hidden = !project.trouble;
+  byId("trouble").textContent = project.trouble;
+  choices("playbook", project.playbooks, []);
+  choices("inventory", project.inventories, [element("option", { value: "" }, "that of ansible.cfg")]);
+  return chosenPlaybook();
+}
+
+async function chosenPlaybook() {
+  const box = byId("variables");
+  box.hidden = true;
+  const playbook = field("playbook").value;
+  if (!playbook) { tell("The project has no playbook: a YAML file with plays, at most three folders deep."); return; }
+  const query = new URLSearchParams({ playbook, project: field("project").value });
+  const { variables } = await send("GET", `/api/variables?${query}`);
+  if (playbook !== field("playbook").value) return;
+  box.replaceChildren(box.firstElementChild, ...variables.map(input));
+  box.hidden = variables.length === 0;
+}
+
+function input(one) {
+  let made;
+  if (one.choices.length || one.type === "bool") {
+    const values = one.choices.length ? one.choices : ["true", "false"];
+    made = element("select", {}, element("option", { value: "" }, one.default ? `as it is (${one.default})` : ""), ...values.map((value) => element("option", {}, value)));
+  } else {
+    made = element("input", { type: one.secret ? "password" : "text", placeholder: one.default, autocomplete: one.secret ? "new-password" : "off" });
   }
-});
+  made.dataset.variable = one.name;
+  made.required = one.required;
+  return element("label", {}, `${one.label}${one.required ? " (needed)" : ""} `, element("small", { class: "quiet" }, `${one.name}, ${one.type}, ${one.source}`), made);
+}
+
+function asked() {
+  const variables = {};
+  for (const line of field("more").value.split("\n")) {
+    if (!line.trim()) continue;
+    const at = line.indexOf("=");
+    if (at < 1) throw new Error("further variables are lines like name=value");
+    variables[line.slice(0, at).trim()] = line.slice(at + 1).trim();
+  }
+  for (const one of form.querySelectorAll("[data-variable]")) if (one.value) variables[one.dataset.variable] = one.value;
+  const slices = field("slices").value.trim();
+  return {
+    project: field("project").value, playbook: field("playbook").value, inventory: field("inventory").value, limit: field("limit").value,
+    tags: field("tags").value, skip_tags: field("skip_tags").value, check: field("check").checked, diff: field("diff").checked,
+    slices: slices === "auto" ? "auto" : Number(slices || 1), variables,
+  };
+}
+
+if (form) {
+  field("project").addEventListener("change", chosenProject);
+  field("playbook").addEventListener("change", chosenPlaybook);
+  byId("preview").addEventListener("click", async () => {
+    tell("");
+    byId("hosts").textContent = "looking …";
+    try {
+      const { variables, ...rest } = asked();
+      const { hosts, count } = await post("/api/preview", { ...rest, variables });
+      byId("hosts").textContent = `${count} host${count === 1 ? "" : "s"}: ${hosts.slice(0, 30).join(", ")}${count > 30 ? " …" : ""}`;
+    } catch (err) { byId("hosts").textContent = ""; tell(err.message); }
+  });
+  field("schedule").addEventListener("input", () => { byId("go").textContent = field("schedule").value ? "Save the schedule" : "Start"; });
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    byId("go").disabled = true;
+    tell("");
+    try {
+      const run = asked();
+      if (field("schedule").value) {
+        const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+        await post("/api/schedules", { name: field("schedule").value, cron: field("cron").value, time_zone: zone, run });
+        location.href = "/schedules";
+      } else location.href = `/runs/${(await post("/api/runs", run)).id}`;
+    } catch (err) {
+      tell(err.message);
+      byId("go").disabled = false;
+    }
+  });
+  await chosenProject();
+}
