@@ -31,6 +31,7 @@ COMMANDS = {
     "runs": "list, follow, cancel and relaunch queued runs",
     "schedule": "launch playbooks again and again, at set times",
     "serve": "a page that shows and steers queued runs, in a browser",
+    "users": "who may use the page: names, roles, passwords",
     "queue": "the queue's database: create, upgrade, check",
     "doctor": "tell what this machine can do, and which engine will be used",
     "completion": "print completions for bash, zsh or fish",

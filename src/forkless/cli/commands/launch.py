@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import sys
 
-from forkless.cli import queue_view
+from forkless.cli import queue_view, server_client
 from forkless.cli.queue_launch import add_ansible_flags, add_queue_flags, options_of, spec_of
 
 __all__ = ["main", "parser"]
@@ -23,6 +23,7 @@ examples:
 
 The current folder travels, without what .gitignore and .forklessignore name. FORKLESS_DATABASE=postgresql://user@host/name says where
 the queue is; without it a PostgreSQL of your own is started. The number of the run is printed.
+FORKLESS_SERVER=https://... and FORKLESS_TOKEN launch a playbook of a project of that server, with its page instead of the database.
 """
 
 
@@ -42,7 +43,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    return asyncio.run(_launch(parser().parse_args(argv)))
+    asked = parser().parse_args(argv)
+    server = server_client.given()
+    return server_client.launch(server, asked) if server is not None else asyncio.run(_launch(asked))
 
 
 async def _launch(asked: argparse.Namespace) -> int:

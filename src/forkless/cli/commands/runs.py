@@ -8,7 +8,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from forkless.cli import queue_view
+from forkless.cli import queue_view, server_client
 from forkless.cli.jobs_view import print_table
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ examples:
   forkless runs cancel 17
   forkless runs relaunch 17 --failed       the same files and values again, on the hosts that failed
   forkless runs workers                    worker processes, and what each one runs
+
+FORKLESS_SERVER=https://... and FORKLESS_TOKEN use the page of a queue instead of its database.
 """
 
 
@@ -63,7 +65,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    return asyncio.run(_main(parser().parse_args(argv)))
+    asked = parser().parse_args(argv)
+    server = server_client.given()
+    return server_client.runs(server, asked) if server is not None else asyncio.run(_main(asked))
 
 
 async def _main(asked: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ import { boot, byId, cell, connection, element, link, number, onClick, send, sta
 const when = (iso) => (iso ? time(iso) : "");
 const run = (id) => (id ? link(`/runs/${id}`, id) : "");
 const host = (name) => link(`/host?name=${encodeURIComponent(name)}`, name);
+const both = (id, at) => (id ? [run(id), " ", when(at)] : []);
 const row = (...cells) => element("tr", {}, ...cells);
 
 const kinds = {
@@ -13,7 +14,7 @@ const kinds = {
     draw(answer) {
       fill("rows", answer.hosts.map((one) => row(
         cell("", host(one.host)), cell("run", run(one.run)), cell("", when(one.at)), number("failures", one.failures ? element("span", { class: "bad" }, one.failures) : ""),
-        cell("last failure", run(one.failed_run), " ", when(one.failed_at)), cell("last change", run(one.changed_run), " ", when(one.changed_at)))));
+        cell("last failure", ...both(one.failed_run, one.failed_at)), cell("last change", ...both(one.changed_run, one.changed_at)))));
       next("after", answer.after, "/hosts");
     },
   },
@@ -72,6 +73,7 @@ function steer(one) {
 
 function fill(id, rows) {
   byId(id).replaceChildren(...rows);
+  byId(id).closest(".scroll").hidden = rows.length === 0;
   if (id === "rows") byId("empty").hidden = rows.length > 0;
 }
 

@@ -88,7 +88,7 @@ function follow(event) {
 function drawRunning() {
   byId("now").hidden = running.size === 0;
   byId("now-count").textContent = running.size > MOST_RUNNING ? `${running.size} hosts, of which ${MOST_RUNNING} are shown` : "";
-  byId("running").replaceChildren(...[...running.values()].slice(0, MOST_RUNNING).map((one) => element("div", { class: "live" },
+  byId("running").replaceChildren(...[...running.values()].slice(0, MOST_RUNNING).map((one) => element("div", { class: "working" },
     element("strong", {}, one.host), ` · ${one.task}`, ...(one.lines.length ? [element("pre", {}, one.lines.join("\n"))] : []))));
 }
 

@@ -21,19 +21,20 @@ export class Timeline {
   }
 
   add(event) {
-    if (!event.state || !event.host || !event.key || !event.at) return;
+    if (!event.host || !event.key || !event.at) return;
+    this.end = Math.max(this.end, event.at);
+    if (!event.state) return;
     if (!this.hosts.has(event.host)) this.hosts.set(event.host, this.hosts.size);
     this.tasks.set(event.key, event.task);
     const key = `${event.key} ${event.host}`;
     if (event.state === "running") {
       // The lowest free number, as the workers of a run take tasks.
       this.free.sort((one, other) => one - other);
-      this.open.set(key, { start: event.at, lane: this.free.length ? this.free.shift() : this.lanes++ });
+      this.open.set(key, { host: this.hosts.get(event.host), state: "running", start: event.at, lane: this.free.length ? this.free.shift() : this.lanes++ });
     }
     const from = this.open.get(key);
     const start = from?.start ?? event.at - event.took;
     this.begin = this.begin === null ? start : Math.min(this.begin, start);
-    this.end = Math.max(this.end, event.at);
     if (event.state === "running") return;
     if (from) { this.open.delete(key); this.free.push(from.lane); }
     else if (!event.took) return; // no worker ran it: an include, a meta task
@@ -66,7 +67,8 @@ export class Timeline {
     pen.font = "12px system-ui, sans-serif"; pen.textBaseline = "middle";
     if (this.begin === null) return;
     const y = (row) => HEAD + row * ROW - box.scrollTop;
-    this.spans.forEach((one, index) => {
+    const going = [...this.open.values()].map((one) => ({ ...one, end: this.end }));
+    [...this.spans, ...going].forEach((one, index) => {
       const top = y(this.rowOf(one));
       if (top < HEAD - ROW || top > height) return;
       const left = this.x(one.start, width);
