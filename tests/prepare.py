@@ -14,6 +14,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import tarfile
 
 import prepare_collections
 import prepare_jobs
@@ -35,6 +36,7 @@ PROGRAMS = {
     "zsh": "zsh",
     "fish": "fish",
     "curl": "curl",
+    "npm": "npm",
 }
 
 
@@ -50,6 +52,28 @@ def install(packages: list[str]) -> None:
     quiet = {"env": env, "stdout": subprocess.DEVNULL, "check": False}
     subprocess.run(["apt-get", "update", "-q"], **quiet)
     subprocess.run(["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages], **quiet)
+
+
+AXE = "axe-core@4.14.0"
+
+
+def fetch_axe(cache: pathlib.Path) -> None:
+    """What looks for barriers in the pages: one file of an npm package, for the tests only."""
+    place = cache / "axe-core" / "axe.min.js"
+    if place.exists() or shutil.which("npm") is None:
+        return
+    place.parent.mkdir(exist_ok=True)
+    done = subprocess.run(
+        ["npm", "pack", "--silent", AXE], cwd=place.parent, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        print(f"missing: {AXE} (npm pack did not fetch it); the test that needs it is skipped with this reason")
+        return
+    with tarfile.open(place.parent / done.stdout.split()[-1]) as archive:
+        content = archive.extractfile("package/axe.min.js").read()
+    fresh = place.with_suffix(".part")
+    fresh.write_bytes(content)
+    fresh.replace(place)
 
 
 def main() -> int:
@@ -68,6 +92,7 @@ def prepare() -> int:
         install(sorted(set(wanted.values())))
     for program, package in missing().items():
         print(f"missing: {program} (apt-get install {package}); the tests that need it are skipped with this reason")
+    fetch_axe(pathlib.Path(__file__).resolve().parent.parent / ".cache")
     print("setting up the servers that the tests talk to ...", flush=True)
     prepare_jobs.prepare()
     prepare_collections.prepare()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib.util
 import os
 import pathlib
@@ -17,8 +19,10 @@ import uuid
 import httpx
 import pytest
 
+from forkless.web.accounts import Accounts
 from queue_support import PATIENCE, Database, wait_until
 
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 # The fixtures of the queue: one PostgreSQL for all tests of a process.
 _path = pathlib.Path(__file__).parents[1] / "queue" / "conftest.py"
 _spec = importlib.util.spec_from_file_location("forkless_tests_queue_conftest", _path)
@@ -29,6 +33,9 @@ server, url = _queue.server, _queue.url
 EVIL = "<script>window.hacked=1</script>"
 
 
+PASSWORD = "correct horse battery"
+PROXY_SECRET = "a-secret-of-the-reverse-proxy"
+HOOK_SECRET = "a-secret-of-the-hooks-of-git"
 OPEN = []
 
 
@@ -44,15 +51,16 @@ class Served:
     """A running `forkless serve`, and clients for it."""
 
     def __init__(self, *arguments, **environment):
+        self._people, self._kept = {}, []
         self.out = tempfile.NamedTemporaryFile(mode="r+", prefix="fk-serve-", delete=False)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "forkless", "serve", "--port", "0", *arguments],
             stdout=self.out.fileno(), stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=dict(os.environ) | environment,
         )  # fmt: skip
-        wait_until(lambda: "token=" in self.log() or self.process.poll() is not None, "the address")
-        found = re.search(r"(http://127\.0\.0\.1:(\d+))/\?token=(\S+)", self.log())
+        wait_until(lambda: "Ctrl-C ends" in self.log() or self.process.poll() is not None, "the address")
+        found = re.search(r"(http://127\.0\.0\.1:(\d+))/(?:\?token=(\S+))?", self.log())
         assert found, self.log()
-        self.address, self.port, self.token = found[1], int(found[2]), found[3]
+        self.address, self.port, self.token = found[1], int(found[2]), found[3] or ""
 
     @property
     def first(self):
@@ -71,13 +79,43 @@ class Served:
             base_url=self.address, headers={"authorization": f"Bearer {self.token}"}, timeout=PATIENCE, trust_env=False
         )
 
+    @contextlib.contextmanager
+    def keeping(self):
+        """The same for a fixture, which lives longer than a test."""
+        client = self.program()
+        OPEN.remove(client)
+        with client:
+            yield client
+
     def browser(self):
         """A client with a session, as a browser has it."""
         client = self._client(base_url=self.address, timeout=PATIENCE, trust_env=False)
         assert client.get("/", params={"token": self.token}).status_code == 303
         return client
 
+    def person(self, name, password=PASSWORD):
+        """A client of somebody who has logged in, with what a page sends along with changes. Checking a password takes long: once for each."""
+        if (name, password) not in self._people:
+            self._people[name, password] = self.log_in(name, password)
+        return self._people[name, password]
+
+    def log_in(self, name, password=PASSWORD):
+        client = self._client(
+            base_url=self.address, timeout=PATIENCE, trust_env=False, headers={"origin": self.address}
+        )
+        answer = client.post("/api/login", json={"name": name, "password": password})
+        assert answer.status_code == 200, answer.text
+        OPEN.remove(client)
+        self._kept.append(client)
+        client.headers["x-forkless-csrf"] = re.search(r'name="forkless-csrf" content="(\w*)"', client.get("/").text)[1]
+        return client
+
+    def stranger(self, **headers):
+        return self._client(base_url=self.address, timeout=PATIENCE, trust_env=False, headers=headers)
+
     def close(self):
+        for client in self._kept:
+            client.close()
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(timeout=PATIENCE)
         log = self.log()
@@ -102,10 +140,34 @@ def write_project(folder):
     )
     (folder / "long.yml").write_text(
         "- hosts: all\n  gather_facts: false\n  tasks:\n"
-        "    - name: begin\n      debug: msg=has-begun\n    - name: wait long\n      raw: sleep 300\n"
+        "    - name: begin\n      debug: msg=has-begun\n    - name: wait long\n      shell: while true; do echo still-at-it; sleep 1; done\n"
     )
     (folder / "evil.yml").write_text(
-        f"- hosts: all\n  gather_facts: false\n  tasks:\n    - name: '{EVIL}'\n      raw: echo '{EVIL}'; exit 3\n"
+        f"- hosts: all\n  gather_facts: false\n  tasks:\n    - name: '{EVIL}'\n      raw: echo '{EVIL}'; exit 3\n      ignore_errors: true\n"
+        f'    - name: change\n      diff: true\n      copy: {{dest: {folder.parent}/evil, content: "{EVIL} {{{{ 999999 | random }}}}"}}\n'
+        f"    - name: '{EVIL}'\n      raw: echo '{EVIL}'; exit 3\n"
+    )
+    (folder / "two-steps.yml").write_text(
+        "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: one, debug: {msg: first-step}}\n"
+        f"    - {{name: wait, raw: 'until test -e {folder.parent}/gate; do sleep 0.2; done'}}\n    - {{name: two, debug: {{msg: second-step}}}}\n"
+    )
+    (folder / "hello.yml").write_text(
+        "- hosts: web1\n  gather_facts: false\n  tasks: [{name: greet, debug: {msg: hello}}]\n"
+    )
+    (folder / "roles" / "app" / "meta").mkdir(parents=True)
+    (folder / "roles" / "app" / "meta" / "argument_specs.yml").write_text(
+        "argument_specs: {main: {options: {app_mode: {type: str, choices: [blue, green], required: true, description: Which half}, "
+        "app_port: {type: int, default: 80}, app_token: {type: str, no_log: true, default: from-the-role}}}}\n"
+    )
+    (folder / "asks.yml").write_text(
+        "- hosts: web1\n  gather_facts: false\n  roles: [app]\n"
+        "  vars_prompt: [{name: release, prompt: Which release, private: false}, {name: key, default: hidden-default}]\n"
+        "  tasks:\n    - {name: tell, debug: {msg: 'release {{ release }} {{ app_mode }} {{ app_port + 1 }}'}}\n"
+    )
+    (folder / "changes.yml").write_text(
+        "- hosts: web1:web2\n  gather_facts: false\n  tasks:\n"
+        f"    - {{name: open, copy: {{dest: '{folder.parent}/{{{{ inventory_hostname }}}}.conf', content: 'line <b>one</b>\\nrun {{{{ 999999 | random }}}}'}}}}\n"
+        f"    - {{name: shut, no_log: true, copy: {{dest: '{folder.parent}/{{{{ inventory_hostname }}}}.key', content: 'unseen-{{{{ 999999 | random }}}}'}}}}\n"
     )
     (folder / "broken.yml").write_text("- hosts: all\n  tasks: [}\n")
     os.symlink("/etc", folder / "outside")
@@ -133,8 +195,51 @@ def page(page_database, project, tmp_path_factory):
         "--project", str(project), "--processes", "2", FORKLESS_DATABASE=page_database.url, XDG_STATE_HOME=str(state)
     )
     served.state = str(state)
+    served.gate = project.parent / "gate"
     yield served
     served.close()
+
+
+@pytest.fixture(scope="session")
+def team(page_database, page, project, tmp_path_factory):
+    """A server with a login on the same queue as `page`, whose worker carries out its runs."""
+    folder = tmp_path_factory.mktemp("team")
+    config = folder / "page.toml"
+    config.write_text(
+        '[login]\nusers = true\nproxy_header = "X-Remote-User"\nproxy_secret = "env:PROXY_SECRET"\n'
+        f'[projects.infra]\nfolder = "{project}"\n'
+        + "".join(
+            f'[hooks.{kind}]\nkind = "{kind}"\nsecret = "env:HOOK_SECRET"\nplaybook = "hello.yml"\ninventory = "hosts.ini"\n'
+            'ref = "refs/heads/main"\n'
+            for kind in ("github", "gitlab", "hmac")
+        )
+    )
+
+    async def add_users():
+        accounts = Accounts(page_database.url)
+        for name, role in (("ada", "admin"), ("olga", "operator"), ("vera", "viewer")):
+            await accounts.add_user(name, role, PASSWORD)
+        await accounts.add_user("petra", "operator", None)
+        await accounts.close()
+
+    asyncio.run(add_users())
+    served = Served(
+        "--config", str(config), FORKLESS_DATABASE=page_database.url, XDG_STATE_HOME=str(folder), PROXY_SECRET=PROXY_SECRET,
+        HOOK_SECRET=HOOK_SECRET,
+    )  # fmt: skip
+    yield served
+    served.close()
+
+
+@pytest.fixture(scope="session")
+def browser(chromium):
+    """One browser for all tests; each test has a context of its own."""
+    with sync_api.sync_playwright() as driver:
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
+                 "--disable-sync", "--no-first-run", "--disable-dev-shm-usage"]  # fmt: skip
+        opened = driver.chromium.launch(executable_path=chromium, args=flags)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,14 @@ def given() -> ServerClient | None:
     return ServerClient(address, token)
 
 
+class ServerAnswerError(ForklessError):
+    """The server refused a request, or could not carry it out."""
+
+    def __init__(self, sentence: str, status: int) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect could lead the token to another place."""
 
@@ -72,7 +80,7 @@ class ServerClient:
             answer: HTTPResponse = self._opener.open(asked, timeout=_PATIENCE)
         except urllib.error.HTTPError as err:
             with err:
-                raise ForklessError(_sentence(err)) from None
+                raise ServerAnswerError(_sentence(err), err.code) from None
         return answer
 
     def ask(self, method: str, path: str, body: Json = None) -> Json:
@@ -99,7 +107,9 @@ class ServerClient:
                                     yield event
                         elif line.startswith("data: ") and kind in ("end", "gone"):
                             return
-            except OSError as err:
+            except (OSError, ServerAnswerError) as err:
+                if isinstance(err, ServerAnswerError) and err.status < 500:
+                    raise
                 sys.stderr.write(
                     f"forkless: {self.address} is away ({getattr(err, 'reason', None) or err}); trying again\n"
                 )
@@ -147,6 +157,10 @@ def runs(server: ServerClient, asked: argparse.Namespace) -> int:
     if asked.command == "follow":
         return _follow(server, asked.run, asked.format, asked.after)
     if asked.command == "cancel":
+        before = server.ask("GET", path)
+        if before["ended"] is not None:
+            sys.stderr.write(f"forkless runs: run {asked.run} has ended: {before['status']}\n")
+            return 1
         state = server.ask("POST", f"{path}/cancel")["status"]
         sys.stdout.write(
             f"run {asked.run} is {state}\n" if state == "canceled" else f"run {asked.run} was asked to stop\n"

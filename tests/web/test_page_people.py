@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Users, roles, sessions, tokens, the audit log, a trusted proxy, and messages from outside."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+
+import pytest
+
+from forkless.cli import main
+from forkless.web import settings
+from forkless.web.access import needed_role
+from forkless.web.accounts import LoginLimit
+
+from .conftest import HOOK_SECRET, PASSWORD, PROXY_SECRET
+
+pytestmark = [pytest.mark.spawns, pytest.mark.xdist_group("web")]
+RUN = {"playbook": "hello.yml", "inventory": "hosts.ini"}
+
+
+def test_without_a_login_there_is_nothing_but_the_login(team):
+    stranger = team.stranger()
+    answer = stranger.get("/runs/1?a=b")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=/runs/1%3Fa%3Db")
+    assert stranger.get("/login").status_code == 200
+    for path in ("/api/runs", "/api/openapi.json", "/api/users", "/api/runs/stream"):
+        assert stranger.get(path).status_code == 401
+    assert stranger.get("/?token=").status_code == 303
+
+
+@pytest.mark.parametrize(
+    "next_page", ["//evil.example", "https://evil.example", "javascript:alert(1)", "/\\evil.example"]
+)
+def test_the_login_leads_to_no_other_server(team, next_page):
+    assert 'data-next="/"' in team.stranger().get("/login", params={"next": next_page}).text
+
+
+def test_a_session_is_a_cookie_that_scripts_cannot_read_and_that_can_be_revoked(team):
+    client = team.stranger(origin=team.address)
+    answer = client.post("/api/login", json={"name": "vera", "password": PASSWORD})
+    assert {"httponly", "samesite=lax", "path=/"} <= set(answer.headers["set-cookie"].lower().split("; "))
+    assert client.get("/api/me").json() == {"name": "vera", "role": "viewer"}
+    admin = team.person("ada")
+    mine = max(one["id"] for one in admin.get("/api/sessions").json()["sessions"] if one["user_name"] == "vera")
+    assert admin.delete(f"/api/sessions/{mine}").status_code == 200
+    assert client.get("/api/me").status_code == 401
+
+
+def test_a_login_from_another_site_is_refused(team):
+    for headers in ({}, {"origin": "http://evil.example"}, {"origin": team.address, "sec-fetch-site": "cross-site"}):
+        answer = team.stranger(**headers).post("/api/login", json={"name": "vera", "password": PASSWORD})
+        assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+
+
+def test_a_change_needs_what_only_our_page_has(team):
+    client = team.person("olga")
+    for wrong in (
+        {"x-forkless-csrf": ""},
+        {"origin": "http://evil.example"},
+        {"x-forkless-csrf": team.person("ada").headers["x-forkless-csrf"]},
+    ):
+        assert client.post("/api/runs", json=RUN, headers=wrong).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "least"),
+    [
+        ("GET", "/api/runs", "viewer"), ("GET", "/hosts", "viewer"), ("POST", "/api/runs/999999/cancel", "operator"),
+        ("POST", "/api/runs", "operator"), ("DELETE", "/api/schedules/none", "operator"), ("POST", "/api/preview", "operator"),
+        ("GET", "/api/users", "admin"), ("GET", "/users", "admin"), ("POST", "/api/users", "admin"), ("GET", "/api/audit", "admin"),
+        ("DELETE", "/api/tokens/999999", "admin"), ("DELETE", "/api/users/nobody", "admin"),
+    ],
+)  # fmt: skip
+def test_a_role_may_what_it_may_and_no_more(team, method, path, least):
+    roles = ["viewer", "operator", "admin"]
+    for name, role in zip(("vera", "olga", "ada"), roles, strict=True):
+        status = team.person(name).request(method, path, json=None if method != "POST" else {}).status_code
+        assert (status == 403) == (roles.index(role) < roles.index(least)), (name, status)
+
+
+def test_every_change_of_the_api_is_somebodys_and_what_is_not_named_is_for_admins(team):
+    paths = team.person("ada").get("/api/openapi.json").json()["paths"]
+    needed = {
+        (method.upper(), path): needed_role(method.upper(), path)
+        for path, methods in paths.items()
+        for method in methods
+    }
+    assert all(
+        role != "viewer" or method == "GET" or path.startswith("/api/me/") for (method, path), role in needed.items()
+    )
+    assert needed_role("POST", "/api/later") == "admin"
+
+
+def test_a_token_has_a_scope_and_an_end_and_makes_no_other(team, page_database):
+    owner = team.person("olga")
+    assert owner.post("/api/me/tokens", json={"name": "x", "role": "admin"}).status_code == 422
+    token = owner.post("/api/me/tokens", json={"name": "pipeline", "role": "viewer", "days": 1}).json()["token"]
+    program = team.stranger(authorization=f"Bearer {token}")
+    assert program.get("/api/me").json() == {"name": "olga", "role": "viewer"}
+    assert program.post("/api/runs", json=RUN).status_code == 403
+    assert program.post("/api/me/tokens", json={"name": "y"}).status_code == 403
+    listed = owner.get("/api/me/tokens").text
+    assert "pipeline" in listed
+    assert token not in listed + str(page_database.all("SELECT * FROM forkless.page_token"))
+    page_database.all("UPDATE forkless.page_token SET ends = now() WHERE name = 'pipeline'")
+    assert program.get("/api/me").status_code == 401
+
+
+def test_who_started_and_cancelled_what_is_kept(team, page_database):
+    client = team.person("olga")
+    number = client.post("/api/runs", json=RUN).json()["id"]
+    page_database.wait_for(number, "successful")
+    again = client.post(f"/api/runs/{number}/relaunch", json={}).json()["id"]
+    page_database.wait_for(again, "successful")
+    client.post(f"/api/runs/{again}/cancel")
+    entries = team.person("ada").get("/api/audit").json()["entries"]
+    done = {(one["who"], one["what"], one["run_id"]) for one in entries}
+    assert {("olga", "start", number), ("olga", "relaunch", again), ("olga", "cancel", again)} <= done
+    assert client.get(f"/api/runs/{number}").json()["created_by"] == "olga"
+    team.stranger(origin=team.address).post("/api/login", json={"name": "olga", "password": "wrong"})
+    newest = team.person("ada").get("/api/audit").json()["entries"][0]
+    assert (newest["who"], newest["what"]) == ("olga", "login refused")
+
+
+def test_the_last_admin_stays_and_a_new_password_ends_all_sessions(team):
+    admin = team.person("ada")
+    assert "last admin" in admin.post("/api/users/ada", json={"role": "viewer"}).json()["error"]
+    assert "last admin" in admin.delete("/api/users/ada").json()["error"]
+    assert admin.post("/api/users", json={"name": "tom", "role": "viewer", "password": PASSWORD}).status_code == 201
+    tom = team.log_in("tom")
+    assert tom.post("/api/me/password", json={"old": "wrong", "new": "another long one"}).status_code == 403
+    assert tom.post("/api/me/password", json={"old": PASSWORD, "new": "another long one"}).status_code == 200
+    assert tom.get("/api/me").status_code == 401
+    team.log_in("tom", "another long one")
+    assert admin.delete("/api/users/tom").status_code == 200
+
+
+def test_failed_logins_are_counted_and_then_refused():
+    limit = LoginLimit(for_name=3, for_all=5)
+    for _ in range(3):
+        assert limit.wait("Ada") == 0
+        limit.failed("ada")
+    assert 0 < limit.wait("ADA") <= 301
+    assert limit.wait("bob") == 0
+    limit.failed("bob")
+    limit.succeeded("bob")
+    limit.failed("bob")
+    limit.failed("eve")
+    assert limit.wait("carl") > 0
+
+
+def test_the_server_refuses_the_eleventh_wrong_password(team):
+    client = team.stranger(origin=team.address)
+    codes = [client.post("/api/login", json={"name": "nobody", "password": "x"}).status_code for _ in range(11)]
+    assert codes == [401] * 10 + [429]
+
+
+def test_only_the_proxy_that_knows_the_secret_may_say_who_somebody_is(team):
+    vouched = {"x-remote-user": "petra", "x-forkless-proxy-secret": PROXY_SECRET}
+    client = team.stranger(**vouched)
+    assert client.get("/api/me").json() == {"name": "petra", "role": "operator"}
+    assert (
+        client.post("/api/runs", json=RUN).status_code == 403
+    )  # the proxy's cookie goes along with requests of other sites
+    assert team.stranger(**vouched | {"x-forkless-proxy-secret": "guess"}).get("/api/me").status_code == 401
+    assert team.stranger(**{"x-remote-user": "petra"}).get("/api/me").status_code == 401
+    assert team.stranger(**vouched | {"x-remote-user": "unknown"}).get("/api/me").status_code == 401
+
+
+# -- messages from outside --------------------------------------------------------------------------------------
+
+
+def signed(kind, body, delivery="", secret=HOOK_SECRET):
+    mac = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return {
+        "github": {"x-hub-signature-256": mac, "x-github-delivery": delivery, "x-github-event": "push"},
+        "gitlab": {"x-gitlab-token": secret, "x-gitlab-event-uuid": delivery},
+        "hmac": {"x-forkless-signature": mac, "x-forkless-delivery": delivery},
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab", "hmac"])
+def test_a_signed_message_starts_its_run_once(team, page_database, kind):
+    client = team.stranger()
+    body = json.dumps({"ref": "refs/heads/main"}).encode()
+    answer = client.post(f"/hooks/{kind}", content=body, headers=signed(kind, body, "one"))
+    assert answer.status_code == 202, answer.text
+    number = answer.json()["run"]
+    assert page_database.one("SELECT created_by FROM forkless.run WHERE id = %s", number) == f"hook {kind}"
+    before = page_database.one("SELECT count(*) FROM forkless.run")
+    again = client.post(f"/hooks/{kind}", content=body, headers=signed(kind, body, "one")).json()
+    assert (again["run"], again["why"]) == (None, "this message was received before")
+    other = json.dumps({"ref": "refs/heads/topic"}).encode()
+    assert client.post(f"/hooks/{kind}", content=other, headers=signed(kind, other, "two")).json()["run"] is None
+    forged = signed(kind, body, "three", secret="not-the-secret-of-the-hook")
+    assert client.post(f"/hooks/{kind}", content=body, headers=forged).status_code == 403
+    assert client.post(f"/hooks/{kind}", content=body).status_code == 403
+    assert client.post("/hooks/unknown", content=body, headers=forged).status_code == 403
+    assert client.post(f"/hooks/{kind}", content=b"x" * (1 << 20) + b"y").status_code == 413
+    assert page_database.one("SELECT count(*) FROM forkless.run") == before
+    page_database.wait_for(number, "successful")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[login", "is not TOML"), ("colour = 1", "has no 'colour'"), ('address = "ftp://x"', "is not like https://"),
+        ('[login]\nproxy_header = "X-User"', "go together"), ('[login]\nproxy_role = "king"', "there is no role 'king'"),
+        ('[hooks.a]\nkind = "mail"', "kind is one of"), ('[hooks.a]\nkind = "hmac"\nplaybook = "x"\nsecret = "plain text"', "is a reference"),
+        ('[hooks.a]\nkind = "hmac"\nplaybook = "x"\nsecret = "env:SHORT"', "fewer than 16"), ("[projects.a]", "either a folder or a git"),
+    ],
+)  # fmt: skip
+def test_a_configuration_that_is_wrong_is_refused_with_a_sentence(tmp_path, monkeypatch, capsys, text, sentence):
+    monkeypatch.setenv("SHORT", "short")
+    (tmp_path / "page.toml").write_text(text)
+    assert main(["serve", "--config", str(tmp_path / "page.toml")]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_an_address_with_https_makes_cookies_secure(tmp_path):
+    (tmp_path / "page.toml").write_text('address = "https://ansible.example.com/"\n')
+    told = settings.read(str(tmp_path / "page.toml"))
+    assert (told.host, told.https, told.login) == ("ansible.example.com", True, None)
