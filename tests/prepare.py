@@ -36,7 +36,6 @@ PROGRAMS = {
     "zsh": "zsh",
     "fish": "fish",
     "curl": "curl",
-    "npm": "npm",
 }
 
 
