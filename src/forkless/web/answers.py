@@ -16,6 +16,8 @@ from forkless.queue import HostRecap, RunRecord
 from forkless.web import diffs
 
 __all__ = [
+    "ErrorAnswer",
+    "HookAnswer",
     "HostRecapAnswer",
     "HostsAnswer",
     "ProjectAnswer",
@@ -50,6 +52,10 @@ def plain(text: str, project: Mapping[str, object] | None = None) -> str:
     if project is not None and project.get("kind") == "folder":
         text = text.replace(str(project["path"]).rstrip("/") + "/", "")
     return text
+
+
+class ErrorAnswer(BaseModel):
+    error: str = Field(description="One sentence: what is wrong, and what to do")
 
 
 class RunAnswer(BaseModel):

@@ -30,7 +30,7 @@ from forkless.core.errors import SpecError
 from forkless.queue import DatabaseError, Queue, QueueError, UnknownRunError
 from forkless.web import account_routes, fleet_routes, run_routes, start_routes
 from forkless.web.access import Access, AccessMiddleware, Identity
-from forkless.web.answers import RunAnswer
+from forkless.web.answers import ErrorAnswer, RunAnswer
 from forkless.web.project_folder import ProjectFolder
 from forkless.web.run_routes import LARGEST, STATES, AskedRuns, RunNumber, Who
 from forkless.web.settings import HookSettings
@@ -44,6 +44,11 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
 Text = Annotated[str, Query(max_length=300)]
 Older = Annotated[int | None, Query(ge=1, le=LARGEST)]
+_REFUSALS: dict[int | str, str] = {
+    400: "The request cannot be read", 401: "Nobody is known by that token or session", 403: "The role does not allow it", 404: "There is no such thing",
+    405: "There is no such method", 413: "The message is too long", 421: "The server has another name", 422: "What was asked cannot be",
+    429: "Too many logins failed", 503: "The database is away",
+}  # fmt: skip
 Report = Callable[[RunAnswer, Sequence[Event]], str]
 
 
@@ -77,6 +82,7 @@ class PageApp:
             redoc_url=None,
             openapi_url="/api/openapi.json",
             debug=False,
+            responses={status: {"model": ErrorAnswer, "description": about} for status, about in _REFUSALS.items()},
         )
         for routes in (run_routes, start_routes, fleet_routes, account_routes):
             routes.add(self.app.router, self)

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+The page: the first page with 10,000 runs, an 800 x 300 run opened, and the time from an event to the pixel with few and many readers.
+
+    python -m bench.web [--hosts 800 --tasks 300 --runs 10000 --readers 200]
+
+A database and a server of its own; events are made up and stored as a worker stores them. Needs chromium and playwright.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+
+import psycopg
+from playwright.sync_api import sync_playwright
+
+from forkless.queue import database, event_batches
+
+INSERT = (
+    "INSERT INTO forkless.run (status, spec, project, created_by, versions, rc, started, ended, origin, attempt, attempt_counter, counter) "
+    """SELECT %s, '{"playbook": ["site.yml"]}', '{"kind": "git", "name": "x"}', 'me@here', '{}', 0, now(), %s, gen_random_uuid(), 1, 0, 0 """
+    "FROM generate_series(1, %s) RETURNING id"
+)
+
+
+def event(kind: str, host: str, task: int, counter: int) -> bytes:
+    data = {"host": host, "task": f"task {task}", "task_uuid": f"t{task}", "task_path": f"site.yml:{task}", "duration": 0.1,
+            "res": {"changed": task % 7 == 0, "msg": "x" * 300}}  # fmt: skip
+    line = {
+        "event": kind,
+        "uuid": str(uuid.uuid4()),
+        "counter": counter,
+        "stdout": f"ok: [{host}]",
+        "created": dt.datetime.now(dt.UTC).isoformat(),
+        "event_data": data,
+    }
+    return json.dumps(line).encode() + b"\n"
+
+
+def append(connection: psycopg.Connection, run: int, first: int, lines: list[bytes]) -> None:
+    packed, size = event_batches.pack(lines)
+    asked = (run, 1, first, first + len(lines) - 1, packed, size, None, None)
+    connection.execute("SELECT forkless.append_events(%s, %s, %s, %s, %s, %s, %s, %s)", asked)
+
+
+def make_large(connection: psycopg.Connection, hosts: int, tasks: int) -> int:
+    run = connection.execute(INSERT, ("running", None, 1)).fetchone()[0]
+    counter, lines = 0, []
+    for task in range(tasks):
+        for kind in ("runner_on_start", "runner_on_ok"):
+            for host in range(hosts):
+                counter += 1
+                lines.append(event(kind, f"host{host}", task, counter))
+                if len(lines) == event_batches.MOST_EVENTS:
+                    append(connection, run, counter - len(lines) + 1, lines)
+                    lines = []
+    if lines:
+        append(connection, run, counter - len(lines) + 1, lines)
+    connection.execute("UPDATE forkless.run SET status = 'successful', ended = now() WHERE id = %s", (run,))
+    return run
+
+
+def memory(pid: int) -> float:
+    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) / 1024
+
+
+def to_pixel(connection: psycopg.Connection, page: object, run: int, first: int, many: int) -> list[float]:
+    """Seconds from an event's making to its place in the page."""
+    page.evaluate("""() => { window.seen = {}; new MutationObserver(() => { window.seen[document.body.dataset.position] ??= Date.now(); })
+        .observe(document.body, { attributes: true }); }""")
+    made = {}
+    for counter in range(first, first + many):
+        made[counter] = time.time()
+        append(connection, run, counter, [event("runner_on_ok", "host0", counter, counter)])
+        time.sleep(0.25)
+    page.wait_for_function(f"Number(document.body.dataset.position) >= {first + many - 1}", timeout=60_000)
+    seen = page.evaluate("window.seen")
+    return sorted(seen[str(counter)] / 1000 - when for counter, when in made.items() if str(counter) in seen)
+
+
+def readers(address: str, token: str, run: int, many: int) -> list[socket.socket]:
+    host, port = re.match(r"http://([^:]+):(\d+)", address).groups()
+    opened = []
+    for _ in range(many):
+        one = socket.create_connection((host, int(port)))
+        one.sendall(
+            f"GET /api/runs/{run}/stream HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+        )
+        one.recv(1000)
+        opened.append(one)
+    return opened
+
+
+def measure(
+    asked: argparse.Namespace,
+    connection: psycopg.Connection,
+    process: subprocess.Popen[bytes],
+    address: str,
+    token: str,
+) -> None:
+    connection.execute(INSERT, ("successful", dt.datetime.now(dt.UTC), asked.runs))
+    large = make_large(connection, asked.hosts, asked.tasks)
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--headless", "--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page.goto(f"{address}/?token={token}")
+        times = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            page.goto(address + "/")
+            page.locator("#rows tr").first.wait_for()
+            times.append(time.perf_counter() - begin)
+        print(f"first page with {asked.runs} runs: {statistics.median(times) * 1000:.0f} ms (median of 5)")
+        begin = time.perf_counter()
+        page.goto(f"{address}/runs/{large}")
+        page.locator("#grid-size", has_text=str(asked.hosts)).wait_for(timeout=600_000)
+        print(f"{asked.hosts} x {asked.tasks} run: grid begins after {time.perf_counter() - begin:.2f} s", end=", ")
+        page.wait_for_function(
+            f"Number(document.body.dataset.position) >= {2 * asked.hosts * asked.tasks}", timeout=600_000
+        )
+        print(f"is whole after {time.perf_counter() - begin:.2f} s")
+        frames = page.evaluate("""async () => { const grid = document.getElementById("grid"); let frames = 0; const end = performance.now() + 2000;
+            while (performance.now() < end) { grid.scrollTop = (frames * 37) % 10000; grid.scrollLeft = (frames * 23) % 4000;
+            await new Promise(requestAnimationFrame); frames++; } return frames / 2; }""")
+        print(f"scrolling its grid: {frames:.0f} frames/s")
+        for many in (1, asked.readers):
+            live = connection.execute(INSERT, ("running", None, 1)).fetchone()[0]
+            append(connection, live, 1, [event("runner_on_start", "host0", 1, 1)])
+            before = memory(process.pid)
+            others = readers(address, token, live, many - 1)
+            page.goto(f"{address}/runs/{live}")
+            page.wait_for_function("Number(document.body.dataset.position) >= 1")
+            found = to_pixel(connection, page, live, 2, 40)
+            each = f", {(memory(process.pid) - before) * 1024 / (many - 1):.0f} KB for each reader" if many > 1 else ""
+            print(
+                f"event to pixel, {many} readers: p50 {found[len(found) // 2] * 1000:.0f} ms, p99 {found[-1] * 1000:.0f} ms{each}"
+            )
+            for one in others:
+                one.close()
+        browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name, default in (("hosts", 800), ("tasks", 300), ("runs", 10_000), ("readers", 200)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    asked = parser.parse_args()
+    folder = tempfile.mkdtemp(prefix="forkless-bench-web-")
+    os.chmod(folder, 0o711)  # as root the database runs as another user
+    os.environ |= {"XDG_STATE_HOME": folder, "FORKLESS_DATABASE": ""}
+    try:
+        with database.located() as url:
+            log = pathlib.Path(folder) / "serve.log"
+            with log.open("wb") as out:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "forkless", "serve", "--port", "0", "--processes", "0"],
+                    stdout=out,
+                    stderr=out,
+                    env=dict(os.environ),
+                )
+            try:
+                while not (found := re.search(r"(http://\S+?)/\?token=(\S+)", log.read_text())):
+                    time.sleep(0.1)
+                with psycopg.connect(url, autocommit=True) as connection:
+                    measure(asked, connection, process, found[1], found[2])
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
