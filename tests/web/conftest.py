@@ -100,9 +100,11 @@ class Served:
         return self._people[name, password]
 
     def log_in(self, name, password=PASSWORD):
+        # It outlives the test, its connections must not.
         client = self._client(
-            base_url=self.address, timeout=PATIENCE, trust_env=False, headers={"origin": self.address}
-        )
+            base_url=self.address, timeout=PATIENCE, trust_env=False, headers={"origin": self.address},
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )  # fmt: skip
         answer = client.post("/api/login", json={"name": name, "password": password})
         assert answer.status_code == 200, answer.text
         OPEN.remove(client)

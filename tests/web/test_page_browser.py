@@ -114,7 +114,7 @@ def test_the_policy_of_the_page_stops_a_script_that_got_in_all_the_same(tab):
     tab.errors.clear()
 
 
-def test_a_page_goes_on_after_the_server_was_restarted_in_the_middle_of_a_run(browser, page_database, page, tmp_path):
+def test_a_page_goes_on_after_the_server_was_restarted_in_the_middle_of_a_run(browser, page_database, page, team, tmp_path):
     arguments = {"FORKLESS_DATABASE": page_database.url, "XDG_STATE_HOME": str(tmp_path)}
     config = tmp_path / "page.toml"
     config.write_text("[login]\n")
