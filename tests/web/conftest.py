@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import uuid
 
 import httpx
@@ -224,7 +225,10 @@ def team(page_database, page, project, tmp_path_factory):
         await accounts.add_user("petra", "operator", None)
         await accounts.close()
 
-    asyncio.run(add_users())
+    # In a thread of its own: Playwright keeps an event loop in this one while a browser is open.
+    adding = threading.Thread(target=asyncio.run, args=(add_users(),))
+    adding.start()
+    adding.join()
     served = Served(
         "--config", str(config), FORKLESS_DATABASE=page_database.url, XDG_STATE_HOME=str(folder), PROXY_SECRET=PROXY_SECRET,
         HOOK_SECRET=HOOK_SECRET,
@@ -233,9 +237,9 @@ def team(page_database, page, project, tmp_path_factory):
     served.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium):
-    """One browser for all tests; each test has a context of its own."""
+    """One browser for all tests of a module, in which no test can call asyncio.run(); each test has a context of its own."""
     with sync_api.sync_playwright() as driver:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",
                  "--disable-sync", "--no-first-run", "--disable-dev-shm-usage"]  # fmt: skip

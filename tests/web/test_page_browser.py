@@ -114,7 +114,9 @@ def test_the_policy_of_the_page_stops_a_script_that_got_in_all_the_same(tab):
     tab.errors.clear()
 
 
-def test_a_page_goes_on_after_the_server_was_restarted_in_the_middle_of_a_run(browser, page_database, page, team, tmp_path):
+def test_a_page_goes_on_after_the_server_was_restarted_in_the_middle_of_a_run(
+    browser, page_database, page, team, tmp_path
+):
     arguments = {"FORKLESS_DATABASE": page_database.url, "XDG_STATE_HOME": str(tmp_path)}
     config = tmp_path / "page.toml"
     config.write_text("[login]\n")
@@ -190,7 +192,7 @@ def test_axe_finds_nothing_and_every_page_fits_a_phone(browser, team, page_datab
 
 
 def look(opened, path):
-    opened.add_script_tag(path=str(AXE))
+    opened.add_script_tag(content=AXE.read_text())  # read here: Playwright would leave a thread behind
     broken = opened.evaluate(
         "async () => (await axe.run()).violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).slice(0, 2).join(' ')}`)"
     )
