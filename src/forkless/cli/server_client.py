@@ -54,7 +54,7 @@ class ServerAnswerError(ForklessError):
         self.status = status
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect could lead the token to another place."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
@@ -67,7 +67,7 @@ class ServerClient:
     def __init__(self, address: str, token: str) -> None:
         self.address = address
         self._token = token
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._opener = urllib.request.build_opener(_RefuseRedirects)
 
     def _open(self, method: str, path: str, body: Json = None, headers: dict[str, str] | None = None) -> HTTPResponse:
         sent = {"Authorization": f"Bearer {self._token}", "User-Agent": "forkless", **(headers or {})}
