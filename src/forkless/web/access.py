@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-<<<<<<< HEAD
-"""Access control: a token in the first address, then a session cookie; the check of the Host header; and the refusal of requests from other sites."""
-=======
-"""Who may: a token in the first address or a login, then a session cookie; roles; the Host header; requests that another site made."""
->>>>>>> 130bd4d (Add users, hooks, fleet pages and more of a run to the page (in work))
+"""Access control: a token in the first address or a login, then a session cookie; roles; the check of Host; the refusal of other sites."""
 
 from __future__ import annotations
 
