@@ -18,7 +18,7 @@ def test_schemathesis_finds_nothing(page, tmp_path):
         [
             sys.executable, "-m", "schemathesis.cli", "run", f"{page.address}/api/openapi.json", "-H", f"Authorization: Bearer {page.token}",
             "--checks", CHECKS, "--phases", "examples,fuzzing", "--max-examples", os.environ.get("FORKLESS_EXAMPLES", "6"),
-            "--generation-deterministic", "--generation-database", "none", "--exclude-path-regex", "/stream$", "--no-color",
+            "--generation-deterministic", "--exclude-path-regex", "/stream$", "--no-color",
             "--request-timeout", "90", "--suppress-health-check", "all",
         ],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=280,
