@@ -45,6 +45,7 @@ class ShellPlugin(Protocol):
 class BecomePlugin(Protocol):
     name: str
     prompt: str
+    success: str
     _id: str
 
     def get_option(self, option: str) -> str | None: ...
@@ -66,6 +67,7 @@ class AnsibleConnection(Protocol):
     host: str
     _shell: ShellPlugin
     settings: _Settings  # of forkless.core.ssh only
+    tell_output: Callable[[bytes, bytes], None] | None  # likewise: is told of what a command prints while it runs
 
     def _connect(self) -> object: ...
     def get_option(self, option: str) -> Any: ...

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from forkless.core import platform
+from forkless.modules import live_command
 from forkless.modules.warm import transports
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class ColdExecution:
         pool = self.pool
         if pool is not None and pool.has_become_user_interpreters and transports.is_known(self.connection):
             pool.close_idle_of_other_users(transports.machine_of(self.connection, self.action._play_context))
-        return upstream(cmd, sudoable, in_data, *args, **kwargs)
+        with live_command.told(self.action, kwargs):
+            return upstream(cmd, sudoable, in_data, *args, **kwargs)
 
     # -- the files around it
 

@@ -9,6 +9,7 @@ none. FORKLESS_DISABLE=live-output switches it off.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from forkless.modules.ansible_types import AnsibleAction, TaskFields
 
-__all__ = ["LiveOutput", "TaskOutput", "TimedOutput", "live_output_of"]
+__all__ = ["LiveOutput", "TaskOutput", "TimedOutput", "live_output_of", "run_secrets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class LiveOutput:
 
     def tell(self, stream: str, text: bytes, dropped: int) -> None:
         line = self._lines[stream] + dropped
-        # Whole lines were cut at newlines, so no character is divided; other bytes are shown as U+FFFD.
-        shown = text.decode("utf-8", "replace")
+        # Whole lines were cut at newlines, so no character is divided; other bytes are shown as U+FFFD. A terminal's lines end in \r\n.
+        shown = text.decode("utf-8", "replace").replace("\r\n", "\n").removesuffix("\r")
         self._lines[stream] = line + text.count(b"\n") + 1
         self._listener(TaskOutput(self._task, self._item, stream, shown, line, dropped))
 
@@ -124,6 +125,12 @@ def live_output_of(action: AnsibleAction) -> LiveOutput | None:
     ):
         return None
     return LiveOutput(action, listener)
+
+
+def run_secrets() -> list[object]:
+    """What ansible-core masks in all output of the calling thread's run; nothing before 2.22, which has no masker."""
+    masker = getattr(sys.modules.get("ansible.module_utils._internal._secrets"), "_secret_masker", None)
+    return list(getattr(masker, "_secrets", ()))
 
 
 def _item(action: AnsibleAction) -> object:

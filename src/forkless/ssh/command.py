@@ -8,7 +8,7 @@ import signal
 from typing import Any
 
 from forkless.ssh.errors import ConnectionLostError, EscalationError
-from forkless.ssh.result import Become, CommandResult
+from forkless.ssh.result import Become, CommandResult, TellData
 
 __all__ = ["Command"]
 
@@ -29,12 +29,14 @@ class Command:
         expects_prompt: bool = False,
         password: bytes | None = None,
         tty: bool = False,
+        tell: TellData | None = None,
     ) -> None:
         self.done: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
         self._input = input_
         self._become = become
         self._password = password
         self._tty = tty
+        self._tell = tell
         self.heard = 0  # chunks received so far; a negotiation without new output times out
         self._out: list[bytes] = []
         self._err: list[bytes] = []
@@ -62,6 +64,8 @@ class Command:
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         self.heard += 1
+        if self._tell is not None:
+            self._tell(b"e" if datatype else b"o", data)
         if self.negotiating:
             self._negotiate(data, datatype)
         else:

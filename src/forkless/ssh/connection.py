@@ -17,7 +17,7 @@ from forkless.ssh.stream import Stream
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from forkless.ssh.result import Become, CommandResult
+    from forkless.ssh.result import Become, CommandResult, TellData
     from forkless.ssh.settings import Settings
 
 __all__ = ["HostConnection"]
@@ -207,17 +207,18 @@ class HostConnection:
         password: bytes | None = None,
         tty: bool = False,
         attempts: int = 1,
+        tell: TellData | None = None,
     ) -> CommandResult:
         """
         Run a command and return its result; wait for a channel if the host's limit is reached.
 
         A command that may have started is never repeated. If the task is cancelled, the command is killed and its
-        channel closed.
+        channel closed. `tell` is called with what the host sends, on the event loop's thread.
         """
 
         def make() -> Command:
             return Command(
-                input_=input_, become=become, expects_prompt=expects_prompt, password=password, tty=tty
+                input_=input_, become=become, expects_prompt=expects_prompt, password=password, tty=tty, tell=tell
             )  # fmt: skip
 
         pause = 0.05

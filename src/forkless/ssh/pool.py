@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from forkless.core.run_context import RunScope
     from forkless.ssh.connection import HostConnection
     from forkless.ssh.event_loop import EventLoopThread
-    from forkless.ssh.result import Become, CommandResult
+    from forkless.ssh.result import Become, CommandResult, TellData
     from forkless.ssh.settings import Settings
     from forkless.ssh.stream import Stream
 
@@ -153,12 +153,15 @@ class Link:
         password: bytes | None = None,
         tty: bool = False,
         attempts: int = 1,
+        tell: TellData | None = None,
     ) -> CommandResult:
+        """`tell` is called on the event loop's thread with what the command prints while it runs, and must not block."""
+
         async def work() -> CommandResult:
             host = await self._host()
             return await host.run(
                 command, input_=input_, become=become, expects_prompt=expects_prompt, password=password, tty=tty,
-                attempts=attempts,
+                attempts=attempts, tell=tell,
             )  # fmt: skip
 
         return _pool.call(work())

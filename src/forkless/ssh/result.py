@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-__all__ = ["Become", "CommandResult"]
+__all__ = ["Become", "CommandResult", "TellData"]
+
+# Is told of what a command prints while it runs: b"o" for stdout or b"e" for stderr, and the bytes.
+TellData: TypeAlias = Callable[[bytes, bytes], None]
 
 
 class Become(Protocol):

@@ -27,6 +27,7 @@ from forkless.core import versions
 from forkless.modules.in_process import programs
 from forkless.modules.in_process.invocation import current
 from forkless.modules.in_process.source import VIEWS, needs_program
+from forkless.modules.live_output import run_secrets
 from forkless.modules.warm.remote.live_output import as_bytes, tap
 from forkless.patching.seam import Seam
 
@@ -251,7 +252,7 @@ def run_command(original: Callable[..., object], _site: str) -> object:
         invocation = current()
         if invocation is None or invocation.programs:
             if invocation is not None and invocation.output is not None:
-                invocation.secrets = as_bytes([*self.no_log_values])
+                invocation.secrets = as_bytes([*run_secrets(), *self.no_log_values])
                 with invocation.telling():
                     return original(self, args, *more, **kwargs)
             return original(self, args, *more, **kwargs)

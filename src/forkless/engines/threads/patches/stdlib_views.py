@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from forkless.engines.threads import context
 from forkless.engines.threads.patches import working_directory
+from forkless.modules import live_command
 from forkless.patching.module_view import ModuleView, put_views
 
 if TYPE_CHECKING:
@@ -210,12 +211,17 @@ class WorkerPopen(subprocess.Popen):  # type: ignore[type-arg]
                     if len(args) <= place and kwargs.get(name) is None:
                         kwargs[name] = subprocess.DEVNULL
         self.leads_group = bool(kwargs.get("start_new_session")) or kwargs.get("process_group") == 0
+        self._live = False
         if interrupt is None:
             super().__init__(*args, **kwargs)
             return
         with interrupt.shielded():
             super().__init__(*args, **kwargs)
             interrupt.adopt(self)
+        self._live = live_command.tap_if_live(self)
+
+    def communicate(self, input: Any = None, timeout: float | None = None) -> Any:  # noqa: A002  # the stdlib's name
+        return live_command.communicate(self, input) if self._live else super().communicate(input, timeout)
 
 
 class _SubprocessView(WorkerView):

@@ -233,11 +233,16 @@ class TappedFile:
 
     def read(self, *size: int) -> bytes | None:
         data: bytes | None = self._file.read(*size)
+        if data is not None:
+            self.heard(data)
+        return data
+
+    def heard(self, data: bytes) -> None:
+        """Tell of what was read; of the end if it is empty."""
         if data:
             self._tell.write(self._stream, self._masker.feed(data))
-        elif data == b"":
+        else:
             self._end()
-        return data
 
     def close(self) -> None:
         self._end()

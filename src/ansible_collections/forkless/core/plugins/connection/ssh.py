@@ -265,6 +265,8 @@ class Connection(ConnectionBase):
     has_pipelining = True
     # A become plugin that wants a terminal gets one.
     has_tty = True
+    # For forkless itself: is called with what a command prints while it runs.
+    tell_output = None
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -335,6 +337,7 @@ class Connection(ConnectionBase):
                 # As in the builtin plugin: a terminal corrupts the input that pipelining sends, so only one of the two is used.
                 tty=bool(sudoable and not in_data and self.get_option("use_tty")),
                 attempts=self._attempts,
+                tell=self.tell_output,
             )
         return done.rc, done.stdout, done.stderr
 
