@@ -60,6 +60,39 @@ def test_the_flag_prints_lines_with_host_and_task_and_writes_them_into_the_repor
 
 
 @pytest.mark.spawns
+@pytest.mark.timeout(300)
+def test_what_was_shown_while_a_task_ran_is_not_shown_again_by_its_result(tmp_path):
+    tasks = [
+        {"name": "Ok", "shell": "echo abc; echo def; echo", "register": "kept"},
+        {"name": "Fails", "shell": "echo ghi; echo jkl >&2; exit 3", "ignore_errors": True},
+        {"name": "Loop", "raw": "echo mno{{ item }}", "loop": [1, 2]},
+        {"name": "Long", "shell": "seq 100000 109999"},
+        {"name": "Kept", "assert": {"that": "kept.stdout_lines == ['abc', 'def']", "quiet": True}},
+    ]
+    (tmp_path / "p.yml").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
+    extra = json.dumps({"ansible_connection": "local", "ansible_python_interpreter": sys.executable})
+    env = {**os.environ, "PYTHONPATH": str(SOURCE), "ANSIBLE_NOCOLOR": "1"}
+    common = ["-i", "web1,", "-e", extra, "--live-output"]
+
+    def said(*words):
+        done = subprocess.run([*OURS, *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    played = said("playbook", "p.yml", "-v", *common)
+    for word in ("abc\n", "ghi\n", "jkl\n", "mno1\n", "mno2\n"):
+        assert played.count(f" | {word}") == 1
+        # The command itself, which a result of `shell` has as well, says echo before the word.
+        assert played.replace(f"echo {word.strip()}", "").count(word.strip()) == 1
+    assert played.index(" | def\n") < played.index("changed: [web1] => ")
+    assert '"rc": 3' in played
+    assert ", 109999" in played.replace('"', "")  # not all of these lines were shown, so the result has them
+    alone = said("adhoc", "all", "-m", "command", "-a", "echo pqr", *common)
+    assert alone == "web1 | command | pqr\nweb1 | CHANGED | rc=0 >>\n\n"
+    assert "pqr" in said("adhoc", "all", "-m", "command", "-a", "echo pqr", *common[:-1])
+
+
+@pytest.mark.spawns
 def test_doctor_says_that_cold_modules_are_silent():
     from forkless.cli.commands import doctor
 

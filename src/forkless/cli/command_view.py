@@ -81,6 +81,7 @@ class CommandView:
             as_text=self._listens and view.format != "pretty",
             events=self._listens,
             live_output=self._listens and view.live_output,
+            without_shown=view.without_shown,
             callbacks=[] if view.screen is None else [lambda: plans.make_counter(plan)],
         )
 

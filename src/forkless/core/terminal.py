@@ -66,6 +66,11 @@ class TerminalChoices:
     """Whether events are made. Events cost time for each task, and at a terminal they are usually not read."""
     live_output: bool = False
     """Whether there are events about what tasks print while they run. Needs `events`."""
+    without_shown: Callable[[str, str, dict[str, object]], None] | None = None
+    """
+    Removes from a result (of a host and a task's uuid), before Ansible prints it, what the terminal has shown while the task ran.
+    Needs `live_output`.
+    """
     callbacks: Sequence[Callable[[], object]] = ()
     """Make further callback plugins, once ansible-core is imported."""
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import unicodedata
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from forkless.core.events import Event
 
-__all__ = ["OutputPrinter", "cells", "cut", "last_line", "plain"]
+__all__ = ["OutputPrinter", "ShownOutput", "cells", "cut", "last_line", "plain"]
 
 # Of the 16 colours those that can be read on a dark and on a light ground.
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
@@ -82,6 +83,60 @@ class OutputPrinter:
             return text
         colour = _COLOURS[zlib.crc32(host.encode("utf-8", "replace")) % len(_COLOURS)]
         return f"\x1b[{colour}m{text}\x1b[0m"
+
+
+class ShownOutput:
+    """
+    Knows which streams of tasks were shown as a whole, so that their results need not show them again.
+
+    `add` is called before the result of that task on that host is printed; what belongs to other hosts may be added meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[tuple[str, str], dict[tuple[str, str], _Stream]] = {}
+
+    def add(self, event: Event) -> None:
+        about = event.event_data
+        streams = self._tasks.setdefault((str(about["host"]), str(about.get("task_uuid"))), {})
+        key = (str(about["stream"]), repr(about.get("item")))
+        if about["line"] == 1 or key not in streams:  # another program of the task begins to count anew
+            streams[key] = _Stream()
+        stream = streams[key]
+        stream.whole = stream.whole and not about["dropped"]
+        stream.add(str(about["text"]) + "\n")
+
+    def remove_from(self, host: str, task: str, result: dict[str, object]) -> None:
+        streams = dict(self._tasks.get((host, task), {}))
+        for name in ("stdout", "stderr"):
+            text = result.get(name)
+            if isinstance(text, str) and text.strip():
+                wanted = _Stream()
+                wanted.add(text.replace("\r\n", "\n"))
+                if any(key[0] == name and one.whole and one.same_as(wanted) for key, one in streams.items()):
+                    del result[name]
+                    result.pop(f"{name}_lines", None)
+
+    def forget(self, event: Event) -> None:
+        self._tasks.pop((str(event.event_data.get("host")), str(event.event_data.get("task_uuid"))), None)
+
+
+class _Stream:
+    """The digest of a text without the newlines at its end, which the modules remove."""
+
+    def __init__(self) -> None:
+        self.whole = True
+        self._digest = hashlib.sha256()
+        self._newlines = ""
+
+    def add(self, text: str) -> None:
+        kept = text.rstrip("\n")
+        if kept:
+            self._digest.update((self._newlines + kept).encode("utf-8", "surrogatepass"))
+            self._newlines = ""
+        self._newlines += text[len(kept) :]
+
+    def same_as(self, other: _Stream) -> bool:
+        return self._digest.digest() == other._digest.digest()
 
 
 def _named(task: object, item: object) -> str:

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from forkless.cli.view.live_output import OutputPrinter
+from forkless.cli.view.live_output import OutputPrinter, ShownOutput
 from forkless.cli.view.timeline import Timeline
 from forkless.core.errors import SpecError
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from forkless.core.events import Event
 
 __all__ = ["RunView", "add_flags", "speaks_unicode"]
+
+
+# A task on a host is over.
+_ENDS = frozenset({"runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"})
 
 
 def add_flags(group: Any) -> list[argparse.Action]:
@@ -75,6 +79,7 @@ class RunView:
         self._report = ReportFile(options.report) if options.report else None
         self._plain: bool = options.plain
         self._lines = OutputPrinter(sys.stdout) if options.live_output and self.format == "pretty" else None
+        self._shown = ShownOutput()
         self._events: list[Event] = []
         self._last: Mapping[str, Any] = {}
         self.panel: Panel | None = None
@@ -113,10 +118,18 @@ class RunView:
             self.screen.begin()
         if event.event == "runner_on_output" and self._lines is not None:
             _say(self._lines.lines(event), self.screen)
+            self._shown.add(event)
+        elif event.event in _ENDS:
+            self._shown.forget(event)
         if self.format == "jsonl":
             _say(json.dumps(event.as_dict(), ensure_ascii=not speaks_unicode(sys.stdout)) + "\n")
         elif self.format == "json":
             self._events.append(event)
+
+    def without_shown(self, host: str, task: str, result: dict[str, object]) -> None:
+        """Remove from a result that Ansible is about to print what `--live-output` has printed already, if it has printed all of it."""
+        if self._lines is not None:
+            self._shown.remove_from(host, task, result)
 
     @contextlib.contextmanager
     def typing(self) -> Iterator[None]:

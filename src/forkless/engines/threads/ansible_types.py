@@ -43,6 +43,22 @@ class CallbackQueue(Protocol):
     _callback_plugins: MutableSequence[object]
 
 
+class _Named(Protocol):
+    def get_name(self) -> str: ...
+
+
+class _Identified(Protocol):
+    _uuid: str
+
+
+class CallbackResult(Protocol):
+    """TaskResult, as a callback is given it."""
+
+    _host: _Named
+    _task: _Identified
+    _result: dict[str, object]
+
+
 class _Closable(Protocol):
     def close(self) -> None: ...
 

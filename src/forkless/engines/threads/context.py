@@ -134,6 +134,8 @@ class RunContext(ThreadScope):
         self.abandoned: list[Worker] = []
         self.live_output: Callable[[str, TaskOutput], None] | None = None
         """Takes a host's name and what a task on it prints while it runs; None if the run has no listener."""
+        self.before_result: Callable[[str, str, dict[str, object]], None] | None = None
+        """Is called with a host's name, a task's uuid and a result before the stdout callback prints it, and may change that copy of it."""
         self.at_end: list[Callable[[], None]] = []
         self.callbacks: list[Callable[[], object]] = []
         """Each makes a callback plugin, or returns the one that it has made, once ansible-core is imported."""

@@ -248,6 +248,7 @@ class ThreadsEngine:
                     _send_events(run_context, listener)
                     if choices.live_output:
                         run_context.live_output = listener.live_output
+                        run_context.before_result = functools.partial(_before_result, listener, choices.without_shown)
 
             def work() -> int:
                 with process_streams.divided_by_worker():
@@ -307,6 +308,18 @@ def _send_events(run_context: RunContext, listener: callbacks.Listener) -> None:
     listener.newest = newest
     run_context.callbacks.append(once)
     run_context.at_end.append(listener.end_output)
+
+
+def _before_result(
+    listener: callbacks.Listener,
+    without_shown: Callable[[str, str, dict[str, object]], None] | None,
+    host: str,
+    task: str,
+    result: dict[str, object],
+) -> None:
+    listener.deliver_waiting_output()
+    if without_shown is not None:
+        without_shown(host, task, result)
 
 
 def _tell_stuck(listener: callbacks.Listener, error: StuckWorkerError) -> None:

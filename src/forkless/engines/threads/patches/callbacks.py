@@ -165,6 +165,11 @@ class Listener:
             )
         )
 
+    def deliver_waiting_output(self) -> None:
+        """Deliver what tasks have printed so far. Called before a result is printed, which their lines stand before."""
+        with self._lock:
+            self._output.deliver()
+
     def end_output(self) -> None:
         """Deliver what tasks have printed, while the run still has its masker, and end the thread that does it."""
         self._output.close()

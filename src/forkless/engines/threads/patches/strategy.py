@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from ansible.playbook.task import Task
     from ansible.plugins.strategy import StrategyBase
 
-    from forkless.engines.threads.ansible_types import CallbackQueue, ForeignEvent, PlayStrategy, ResultQueue, TaskQueue
+    from forkless.engines.threads.ansible_types import (
+        CallbackQueue,
+        CallbackResult,
+        ForeignEvent,
+        PlayStrategy,
+        ResultQueue,
+        TaskQueue,
+    )
     from forkless.engines.threads.context import RunContext
     from forkless.engines.threads.workers.worker import Worker
 
@@ -91,12 +98,40 @@ def load_callbacks(original: Callable[[CallbackQueue], None], _site: str) -> obj
     def load(tqm: CallbackQueue) -> None:
         original(tqm)
         run_context = context.current()
+        if run_context is not None and run_context.before_result is not None:
+            _call_before_results(
+                getattr(tqm, "_stdout_callback", None) or tqm._callback_plugins[0], run_context.before_result
+            )
         for make in run_context.callbacks if run_context else ():
             listener = make()
             if all(known is not listener for known in tqm._callback_plugins):
                 tqm._callback_plugins.append(listener)
 
     return load
+
+
+_RESULTS = (
+    "v2_runner_on_ok", "v2_runner_on_failed", "v2_runner_on_unreachable", "v2_runner_on_skipped", "v2_runner_retry",
+    "v2_runner_item_on_ok", "v2_runner_item_on_failed", "v2_runner_item_on_skipped",
+)  # fmt: skip
+
+
+def _call_before_results(callback: object, before: Callable[[str, str, dict[str, object]], None]) -> None:
+    """Have `before` called with each result that a stdout callback is given: every callback is given a copy of its own."""
+    # A callback of a collection may rely on keys of a result that ansible-core's own only look for.
+    ours = type(callback).__module__.startswith("ansible.plugins.callback.")
+
+    def extend(method: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(method)
+        def extended(result: CallbackResult, *args: object, **kwargs: object) -> None:
+            before(result._host.get_name(), str(result._task._uuid), result._result if ours else {})
+            method(result, *args, **kwargs)
+
+        return extended
+
+    for name in _RESULTS:
+        if hasattr(callback, name):
+            setattr(callback, name, extend(getattr(callback, name)))
 
 
 def asks(original: Callable[P, R], _site: str) -> object:
