@@ -56,6 +56,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         ),
         # The runner engine passes `answers` to its child by this flag; it is not for users.
         group.add_argument("--answers-file", default=None, help=argparse.SUPPRESS),
+        # Likewise: the number of a descriptor, to which what tasks print while they run is written.
+        group.add_argument("--output-descriptor", type=int, default=None, help=argparse.SUPPRESS),
         *run_view.add_flags(group),
     ]
     found = parser._get_option_tuples

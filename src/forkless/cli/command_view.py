@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from forkless.cli import command_flags
 from forkless.cli.view import plan as plans
@@ -44,6 +44,8 @@ class CommandView:
         self._view: run_view.RunView | None = None
         self._listens = False
         self._facts: dict[str, str] = {}
+        self._output: TextIO | None = None
+        """Takes events about output of running tasks, as lines of JSON; for the runner engine, whose child this is."""
 
     # -- the terminal, as the engine sees it -----------------------------------------------------------------------
 
@@ -71,7 +73,10 @@ class CommandView:
         if not any(getattr(options, name, False) for name in dry):
             self._facts = _facts(self._command, options)
             view.open()
-            self._listens = view.wanted
+            if options.output_descriptor is not None:
+                os.set_inheritable(options.output_descriptor, False)
+                self._output = os.fdopen(options.output_descriptor, "w", encoding="utf-8")
+            self._listens = view.wanted or self._output is not None
         silent = self._drop_in and not sys.stderr.isatty()
         return TerminalChoices(
             modules=options.modules,
@@ -80,7 +85,7 @@ class CommandView:
             screen=view.screen,
             as_text=self._listens and view.format != "pretty",
             events=self._listens,
-            live_output=self._listens and view.live_output,
+            live_output=self._listens and (view.live_output or self._output is not None),
             without_shown=view.without_shown,
             callbacks=[] if view.screen is None else [lambda: plans.make_counter(plan)],
         )
@@ -111,6 +116,10 @@ class CommandView:
     def event(self, event: Event) -> None:
         if self._view is not None:
             self._view.event(event)
+        if self._output is not None and event.event == "runner_on_output":
+            with contextlib.suppress(OSError):  # the program that reads has ended, and ends this one
+                self._output.write(json.dumps(event.as_dict()) + "\n")
+                self._output.flush()
 
     def text(self, text: str) -> None:
         """Does nothing: the run keeps the text until the end."""

@@ -466,3 +466,37 @@ def test_an_event_that_cannot_be_delivered_leaves_no_process(instead, tmp_path):
     with pytest.raises(ZeroDivisionError):
         engine.carry_out(RunSpec(playbook="x.yml"), ident="x", deliver=fail, write=print, stop=Stop())
     assert ProcessTree(int(pid.read_text())).alive() == []
+
+
+def test_what_a_task_prints_is_told_while_it_runs_and_before_its_result(book, tmp_path):
+    gate = tmp_path / "gate"
+    text = f"""
+- hosts: localhost
+  gather_facts: false
+  tasks:
+  - name: Wait
+    shell: echo first; while [ ! -e {gate} ]; do sleep 0.05; done; echo last
+  - raw: echo once
+"""
+    path = book(text)
+    run = forkless.start(path, inventory="localhost,", engine="runner", live_output=True, timeout=240)
+    seen = []
+    for event in run.events():
+        seen.append(event)
+        if event.event_data.get("text") == "first":
+            gate.touch()  # without its output the task would wait for this until the run's time is over
+    assert run.wait().rc == 0, run.wait().stdout
+    silent = forkless.run(path, inventory="localhost,", engine="runner")
+    assert [one.counter for one in seen] == list(range(1, len(seen) + 1))
+    told = [one for one in seen if one.event == "runner_on_output"]
+    assert [(one.task, one.event_data["text"]) for one in told] == [
+        ("Wait", "first"),
+        ("Wait", "last"),
+        ("raw", "once"),
+    ]
+    assert [one.event for one in seen if one not in told] == [one.event for one in silent.events]
+    names = [one.event for one in seen]
+    assert names.index("runner_on_ok") > seen.index(told[1])
+    assert {one.event_data["playbook_uuid"] for one in told} == {seen[0].event_data["playbook_uuid"]}
+    start = next(one for one in seen if one.event == "playbook_on_task_start")
+    assert told[0].event_data["task_uuid"] == start.event_data["task_uuid"]

@@ -25,7 +25,7 @@ from forkless.core.errors import SpawnError, SpecError, UnsupportedError
 from forkless.core.events import Status
 from forkless.core.process_tree import ProcessTree
 from forkless.core.result import Outcome, complaint
-from forkless.engines.runner.output import EventSink, OutputText
+from forkless.engines.runner.output import EventSink, LivePipe, OutputText
 from forkless.engines.runner.parent_death import ParentDeathWatch
 from forkless.engines.runner.secrets import Secrets
 
@@ -106,8 +106,15 @@ class RunnerEngine:
             stack.callback(secrets.close)
             text, sink = OutputText(write), EventSink(folder, ident, deliver, secrets.forget)
             output = event_filter(text, sink, True)
+            command = self._command(spec)
+            live = None
+            if spec.live_output and command[0] == sys.executable:
+                live = LivePipe(sink.output)
+                stack.callback(live.close)
+                secrets.descriptors.append(live.theirs)
+                command += ["--output-descriptor", str(live.theirs)]
             child = _RunnerChild(
-                [*self._command(spec), *secrets.flags(spec), *spec.argv(secret_free=True)],
+                [*command, *secrets.flags(spec), *spec.argv(secret_free=True)],
                 spec,
                 _environment(spec, folder, plugins),
                 secrets.descriptors,
@@ -115,7 +122,7 @@ class RunnerEngine:
             stack.callback(child.close)
             watch.watch(child.pid)
             secrets.close()  # the child has inherited its copies of the descriptors
-            child.pump(output.write, stop)
+            child.pump(output.write, stop, live)
             output.close()
             return _outcome(child, spec, stop, text.last, recap=sink.recap)
 
@@ -191,14 +198,18 @@ class _RunnerChild:
         self.rc: int | None = None
         self.ended = False
 
-    def pump(self, take: Callable[[str], None], stop: Stop) -> None:
-        """Pass all output of the child to `take`, to the last byte; return when the child has ended. A stop request ends it."""
+    def pump(self, take: Callable[[str], None], stop: Stop, live: LivePipe | None = None) -> None:
+        """
+        Pass all output of the child to `take`, to the last byte; return when the child has ended. A stop request ends it.
+
+        The child writes what a task printed into `live` before it prints the task's result, so it is also delivered before it.
+        """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         ending: ProcessTree | None = None
         deadline, after_end, open_ = 0.0, 0, True
         with _bell(stop) as bell, _end_of(self._popen.pid) as end:
             poll = select.poll()
-            for fd in (self._fd, bell, end):
+            for fd in (self._fd, bell, end, -1 if live is None else live.ours):
                 if fd >= 0:
                     poll.register(fd, select.POLLIN)
             while True:
@@ -213,14 +224,20 @@ class _RunnerChild:
                         ending.kill()
                 if open_ and self._fd in ready:
                     chunk = os.read(self._fd, _CHUNK)
+                    if live is not None:
+                        live.deliver()
                     take(decoder.decode(chunk, final=not chunk))
                     after_end += len(chunk) if self.ended else 0
                     if not chunk:
                         open_ = False
                         poll.unregister(self._fd)
+                if live is not None and live.ours in ready and not live.deliver():
+                    poll.unregister(live.ours)
                 self.ended = self.ended or self._has_ended()
                 if self.ended and (not open_ or after_end > _TAIL_AT_MOST or not self._more()):
                     break
+        if live is not None:
+            live.deliver()
         if open_:
             take(decoder.decode(b"", final=True))
         self._finish(ending)

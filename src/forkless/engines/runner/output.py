@@ -14,7 +14,7 @@ from forkless.core.events import Event, without_environment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["EventSink", "OutputText"]
+__all__ = ["EventSink", "LivePipe", "OutputText"]
 
 
 class OutputText:
@@ -43,6 +43,9 @@ class EventSink:
         self._ident = ident
         self._deliver = deliver
         self._begun = begun
+        self._counter = 0
+        self._line = 0
+        self._playbook = ""
         self.recap = False
 
     def __call__(self, line: dict[str, Any]) -> None:
@@ -62,4 +65,45 @@ class EventSink:
         if line["event"].startswith(("playbook_on_", "runner_")):
             self._begun()
         self.recap = self.recap or line["event"] == "playbook_on_stats"
-        self._deliver(Event.from_dict(line))
+        self._line = line.get("end_line", self._line)
+        if line["event"] == "playbook_on_start":
+            self._playbook = line.get("event_data", {}).get("playbook_uuid", "")
+        self._number(line)
+
+    def output(self, text: bytes) -> None:
+        """An event about what a task prints while it runs, as the child wrote it: a line of JSON."""
+        line = json.loads(text)
+        line |= {"runner_ident": self._ident, "start_line": self._line, "end_line": self._line}
+        line["event_data"]["playbook_uuid"] = self._playbook
+        self._number(line)
+
+    def _number(self, line: dict[str, Any]) -> None:
+        """The filter counts only its own events."""
+        self._counter += 1
+        self._deliver(Event.from_dict({**line, "counter": self._counter}))
+
+
+class LivePipe:
+    """The pipe by which a child tells what tasks print while they run, a line for each event. Used by the run's thread only."""
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
+        self.ours, self.theirs = os.pipe()
+        os.set_blocking(self.ours, False)
+        self._rest = b""
+
+    def deliver(self) -> bool:
+        """Deliver all that the child has written so far; False once it can write no more."""
+        while True:
+            try:
+                chunk = os.read(self.ours, 1 << 16)
+            except BlockingIOError:
+                return True
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                self._take(line)
+            if not chunk:
+                return False
+
+    def close(self) -> None:
+        os.close(self.ours)
