@@ -159,6 +159,44 @@ def test_a_wrapper_that_looks_for_its_command_on_the_path_does_not_come_round_ag
     assert told(done)["argv"] == [str(bare / "ansible-playbook"), "--wrapped", "x"]
 
 
+def test_a_play_that_calls_the_command_again_finds_the_one_that_its_own_call_found(bare, tmp_path):
+    """A wrapper that is a shell script may set up an environment; the next command on PATH is another Ansible."""
+    wrapper = script(
+        tmp_path / "wrapper" / "ansible-playbook",
+        '#!/bin/sh\n[ -n "$1" ] || { echo inner; exit 5; }\nsh -c "ansible-playbook; :"\nexit 7\n',
+    )
+    done = call(["ansible-playbook", "x"], environ(tmp_path, shim(tmp_path / "shim"), wrapper.parent, bare), tmp_path)
+    assert (done.returncode, done.stdout) == (7, "inner\n")
+
+
+def test_a_wrapper_that_never_finds_its_way_out_does_not_go_round_for_ever(bare, tmp_path):
+    wrapper = script(
+        tmp_path / "wrapper" / "ansible-playbook",
+        '#!/bin/sh\necho round >&2\nsh -c \'ansible-playbook "$@"; exit $?\' sh "$@"\n',
+    )
+    env = environ(tmp_path, shim(tmp_path / "shim"), wrapper.parent, bare)
+    done = call(["ansible-playbook", "x"], env, tmp_path)
+    assert told(done)["argv"] == [str(bare / "ansible-playbook"), "x"]
+    assert done.returncode == 7
+    assert done.stderr.count("round") == 5
+
+
+@pytest.mark.parametrize("closed", ["0", "1", "2"])
+def test_a_closed_stream_is_no_reason_to_fail(bare, tmp_path, closed):
+    """Stock need not write to it."""
+    script(bare / "ansible", f"#!{bare}/python\nimport os\nopen({str(tmp_path / 'ran')!r}, 'w').close()\nos._exit(7)\n")
+    env = environ(tmp_path, shim(tmp_path / "shim"), bare)
+    for _ in range(2):
+        done = call(["sh", "-c", f"exec ansible all {closed}>&-"], env, tmp_path)
+        assert done.returncode == 7, done.stderr
+    assert (tmp_path / "ran").exists()
+
+
+def test_completion_finds_the_mark_in_the_file_as_in_stocks(tmp_path):
+    for command in ("ansible", "ansible-playbook", "ansible-console"):
+        assert "PYTHON_ARGCOMPLETE_OK" in (shim(tmp_path / "shim") / command).read_text()[:1024]
+
+
 def test_without_a_command_to_replace_the_environment_that_installed_the_shim_is_used(tmp_path):
     folder = shim(tmp_path / "shim")
     env = shim_support.with_source(environ(tmp_path, folder))

@@ -479,14 +479,14 @@ def test_what_a_task_prints_is_told_while_it_runs_and_before_its_result(book, tm
   - raw: echo once
 """
     path = book(text)
-    run = forkless.start(path, inventory="localhost,", engine="runner", live_output=True, timeout=240)
+    run = forkless.start(path, engine="runner", live_output=True, timeout=240)
     seen = []
     for event in run.events():
         seen.append(event)
         if event.event_data.get("text") == "first":
             gate.touch()  # without its output the task would wait for this until the run's time is over
     assert run.wait().rc == 0, run.wait().stdout
-    silent = forkless.run(path, inventory="localhost,", engine="runner")
+    silent = forkless.run(path, engine="runner")
     assert [one.counter for one in seen] == list(range(1, len(seen) + 1))
     told = [one for one in seen if one.event == "runner_on_output"]
     assert [(one.task, one.event_data["text"]) for one in told] == [
@@ -497,6 +497,7 @@ def test_what_a_task_prints_is_told_while_it_runs_and_before_its_result(book, tm
     assert [one.event for one in seen if one not in told] == [one.event for one in silent.events]
     names = [one.event for one in seen]
     assert names.index("runner_on_ok") > seen.index(told[1])
-    assert {one.event_data["playbook_uuid"] for one in told} == {seen[0].event_data["playbook_uuid"]}
+    begun = seen[names.index("playbook_on_start")]
+    assert {one.event_data["playbook_uuid"] for one in told} == {begun.event_data["playbook_uuid"]}
     start = next(one for one in seen if one.event == "playbook_on_task_start")
     assert told[0].event_data["task_uuid"] == start.event_data["task_uuid"]

@@ -1,6 +1,7 @@
 #!/bin/sh
 # forkless shim 1: runs @COMMAND@ in forkless, or stock's where forkless cannot. `forkless shim remove` removes it.
 # SPDX-License-Identifier: GPL-3.0-or-later
+# PYTHON_ARGCOMPLETE_OK
 ''':'
 # This file is a program for sh up to the quotes at the end of this part, and one for Python as a whole. sh finds the
 # command that this one replaces, and has this file run by the Python of that command. There is no backslash in this
@@ -17,6 +18,15 @@ read_lines() {
     { IFS= read -r first; IFS= read -r second; } 2>/dev/null < "$1" || :
 }
 
+# Whether this file was started by a command that it started, in the same process or in a child of it. A play that calls
+# the command again is no such child: its command is found as the first one was. Each round of a loop counts.
+came_from() {
+    case ${FORKLESS_SHIM_WRAPPER:-} in
+        "$$ "*" $1" | "${PPID:-} "*" $1" | *" +++++ $1") return 0 ;;
+        *) return 1 ;;
+    esac
+}
+
 # The first command of this name on PATH that is no shim and stands behind a shim; with "yes", also one before it.
 find_stock() {
     behind=$1
@@ -25,7 +35,7 @@ find_stock() {
         if [ ! -f "$file" ] || [ ! -x "$file" ]; then continue; fi
         read_lines "$file"
         case $second in "# forkless shim"*) behind=yes; continue ;; esac
-        if [ "$behind" = yes ] && [ "$file" != "${FORKLESS_SHIM_WRAPPER:-}" ]; then
+        if [ "$behind" = yes ] && ! came_from "$file"; then
             stock=$file
             return 0
         fi
@@ -84,7 +94,9 @@ if find_python; then
 fi
 if [ -n "${FORKLESS_SHIM_ASK:-}" ]; then echo "$stock is not a Python script"; exit; fi
 # Not a Python script, so it may look for its command on PATH and find this file again: next time it is passed over.
-FORKLESS_SHIM_WRAPPER=$stock
+rounds=""
+case ${FORKLESS_SHIM_WRAPPER:-} in *" $stock") rounds=${FORKLESS_SHIM_WRAPPER#* }; rounds=${rounds%" $stock"} ;; esac
+FORKLESS_SHIM_WRAPPER="$$ $rounds+ $stock"
 export FORKLESS_SHIM_WRAPPER
 exec "$stock" "$@"
 '''
@@ -100,7 +112,7 @@ FILES = {"ansible": "adhoc.py", "ansible-playbook": "playbook.py", "ansible-cons
 
 def say(sentence):
     """Writes one line to stderr, unless the last such line of this session was the same."""
-    if os.environ.get("FORKLESS_SHIM_QUIET", "0") not in ("", "0"):
+    if os.environ.get("FORKLESS_SHIM_QUIET", "0") not in ("", "0") or sys.stderr is None:
         return
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     path = os.path.join(cache, "forkless", "shim-said")
@@ -115,13 +127,14 @@ def say(sentence):
                 return
     except (OSError, ValueError):
         pass
-    sys.stderr.write(line)
-    sys.stderr.flush()
     try:
-        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        sys.stderr.write(line)
+        sys.stderr.flush()
+        if not os.path.isdir(os.path.dirname(path)):
+            os.makedirs(os.path.dirname(path), 0o700)
         with open(path, "w") as file:
             file.write(said)
-    except (OSError, ValueError):
+    except Exception:  # nobody reads it, or it cannot be kept: stock runs all the same
         pass
 
 
@@ -132,7 +145,6 @@ def run_stock(why=""):
         sys.exit()
     if why:
         say("%s; stock %s runs" % (why.split("\n")[0].rstrip(".:;"), COMMAND))
-    sys.stdout.flush()
     if STOCK:
         os.execv(STOCK, [STOCK] + sys.argv[1:])
     import importlib.util
