@@ -217,6 +217,50 @@ def test_a_module_never_waits_for_the_pipe():
         os.close(writing)
 
 
+def test_whatever_is_printed_takes_bounded_room_and_every_line_is_accounted_for():
+    """The path of a task that prints a lot, in small, with a reader that sleeps most of the time."""
+    reading, writing = os.pipe()
+    line, count = b"a line that has the word xyzzy in it\n", 200_000
+    pipe, lines, heard = live_output.OutputPipe(writing), live_output.OutputLines(), bytearray()
+
+    def hear():
+        while len(heard) >= live_output.PART.size:
+            stream, lost, length = live_output.PART.unpack_from(heard)
+            end = live_output.PART.size + length
+            if len(heard) < end:
+                return
+            if length:
+                lines.feed(stream, bytes(heard[live_output.PART.size : end]), lost)
+            else:
+                lines.end(stream)
+            assert len(lines._lines[stream]) <= live_output.MOST_LINES
+            del heard[:end]
+
+    def read_to_the_end():
+        while chunk := os.read(reading, 1 << 20):
+            heard.extend(chunk)
+
+    with open(os.devnull, "rb") as nothing:
+        file = live_output.TappedFile(nothing, b"o", pipe, [b"xyzzy", b"plugh"])
+        for number in range(count // 1000):
+            file.heard(line * 1000)
+            assert len(pipe._unsent) + len(pipe._tail[b"o"]) <= 1 << 17
+            if number % 10 == 0:
+                heard += os.read(reading, 1 << 20)
+                hear()
+        rest = threading.Thread(target=read_to_the_end)
+        rest.start()
+        file.close()
+        os.close(writing)
+        rest.join()
+    os.close(reading)
+    hear()
+    ((_, dropped, text),) = lines.take(0.0)
+    assert text.endswith(b"the word ******** in it")
+    assert b"xyzzy" not in text
+    assert dropped + text.count(b"\n") + 1 == count
+
+
 def test_a_slow_reader_stalls_nobody():
     entered, free, seen = threading.Event(), threading.Event(), []
 

@@ -192,8 +192,10 @@ class OutputPipe:
         """A program has ended; its last lines are worth a short wait."""
         if os.getpid() != self._pid:
             return
-        tail, self._tail[stream] = self._tail[stream], b""
-        if self._send(1.0) and tail:
+        tail = self._tail[stream]
+        if tail and self._send(1.0):
+            self._tail[stream] = b""
+            self._lost[stream] -= tail.count(b"\n")  # these lines are sent after all
             self.write(stream, tail)
         if self._send(1.0):
             self._unsent = PART.pack(stream, 0, 0)
