@@ -77,7 +77,7 @@ class EventSink:
         line["event_data"]["playbook_uuid"] = self._playbook
         self._number(line)
 
-    def _number(self, line: dict[str, Any]) -> None:
+    def _number(self, line: dict[str, object]) -> None:
         """The filter counts only its own events."""
         self._counter += 1
         self._deliver(Event.from_dict({**line, "counter": self._counter}))

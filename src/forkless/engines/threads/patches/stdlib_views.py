@@ -220,7 +220,7 @@ class WorkerPopen(subprocess.Popen):  # type: ignore[type-arg]
             interrupt.adopt(self)
         self._live = live_command.tap_if_live(self)
 
-    def communicate(self, input: Any = None, timeout: float | None = None) -> Any:  # noqa: A002  # the stdlib's name
+    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[bytes, bytes]:  # noqa: A002  # the stdlib's name
         return live_command.communicate(self, input) if self._live else super().communicate(input, timeout)
 
 
