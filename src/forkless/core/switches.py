@@ -30,6 +30,7 @@ NAMES = (
     "import-cache",
     "network-connections",
     "live-output",
+    "loop-workers",
 )
 
 

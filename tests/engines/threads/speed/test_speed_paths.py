@@ -39,6 +39,7 @@ ELSEWHERE = {
     **dict.fromkeys(caches.BOUNDS, "test_caches.py: test_every_cache_answers_in_an_ordinary_run"),
     "gc-tuning": "test_shortcuts.py: test_the_collector_is_as_it_was_after_a_command",
     "live-output": "modules/test_live_output.py: test_it_can_be_switched_off",
+    "loop-workers": "workers/test_loop_items.py: test_it_can_be_switched_off",
     "network-connections": "network/test_module_processes.py: test_the_switch_gives_ansibles_helper_back",
     "remote-files": "ssh/test_remote_files.py: test_a_host_that_has_an_interpreter_is_asked_for_no_shell_and_no_transfer",
 }

@@ -24,7 +24,8 @@ from forkless.engines.threads.patches import (
     syntax_trees,
 )
 from forkless.engines.threads.speed import caches, shortcuts
-from forkless.engines.threads.workers import worker
+from forkless.engines.threads.workers import loop_items, worker
+from forkless.patching.seam import for_speed
 from forkless.patching.seams import KNOWN, Seam, always, made_by
 
 __all__ = ["SEAMS"]
@@ -46,6 +47,16 @@ _SNAPSHOT = "a forked worker had a snapshot of the variables; a thread may read 
 SEAMS: tuple[Seam, ...] = (
     # -- the worker
     Seam("ansible.plugins.strategy:WorkerProcess", "a thread in place of the process", made_by(worker.make_worker)),
+    for_speed(
+        "ansible.executor.task_executor:TaskExecutor._run_loop",
+        "items in parallel, where a task asks for it",
+        loop_items.run_loop,
+    ),
+    for_speed(
+        "ansible.executor.task_executor:TaskExecutor._get_loop_items",
+        "a loop's lookups are evaluated once",
+        loop_items.loop_items_of,
+    ),
     Seam("ansible.executor.process.worker:sys", "each worker has its own streams", always(stdlib_views.sys_view)),
     Seam(
         "ansible.executor.process.worker:os",

@@ -26,7 +26,8 @@ class WorkerThreads:
     """
     A pool with as many threads as tasks were ever active at once. A thread whose task has ended waits for the next one.
 
-    If the system allows no more threads, a task waits for a thread of the pool. `submit` is called by the run's thread only.
+    If the system allows no more threads, a task waits for a thread of the pool. `submit` is called by the run's thread, and by workers that must
+    not wait (`wait_for_thread` is false): the thread that they waited for could be their own.
     """
 
     def __init__(self, name: str) -> None:
@@ -37,7 +38,7 @@ class WorkerThreads:
         self._backlog: collections.deque[Callable[[], None]] = collections.deque()
         self._closed = False
 
-    def submit(self, work: Callable[[], None]) -> None:
+    def submit(self, work: Callable[[], None], *, wait_for_thread: bool = True) -> None:
         with self._lock:
             inbox = self._waiting.pop() if self._waiting else None
         if inbox is not None:
@@ -53,7 +54,7 @@ class WorkerThreads:
             start_with_deep_stack(member)
         except RuntimeError:
             with self._lock:
-                if not self._members:
+                if not self._members or not wait_for_thread:
                     raise
                 # A thread may have become idle since the check above, and does not look at the backlog again.
                 inbox = self._waiting.pop() if self._waiting else None

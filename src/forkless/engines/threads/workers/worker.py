@@ -117,6 +117,7 @@ class Worker(ThreadScope):
     worker_id: int
     _host: object
     _task: Any
+    _task_vars: dict[str, object]
 
     def _arm(self) -> None:
         run_context = thread_context.current()
@@ -149,14 +150,15 @@ class Worker(ThreadScope):
 
     # -- the interface of a process ----------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, *, wait_for_thread: bool = True) -> None:
+        """RuntimeError: there is no thread to be had, and `wait_for_thread` is false."""
         self._started = True
         late_libraries.look()
         self.since = time.monotonic()
         self.run_context.workers.add(self)
         self._done.clear()
         try:
-            threads.worker_threads(self.run_context).submit(self._work)
+            threads.worker_threads(self.run_context).submit(self._work, wait_for_thread=wait_for_thread)
         except BaseException:  # the worker never began, so no thread may wait for it
             self._done.set()
             self.run_context.workers.discard(self)
@@ -233,6 +235,10 @@ class Worker(ThreadScope):
                 self._end()
 
     def run(self) -> None:
+        raise NotImplementedError
+
+    def for_items(self, final_q: object) -> Worker:
+        """Another worker for the same task, with copies of all that this one has: see `loop_items`."""
         raise NotImplementedError
 
     def _end(self) -> None:
@@ -362,7 +368,8 @@ def make_worker(upstream: Any) -> type:
             self._shared_loader_obj = shared_loader_obj
             self.worker_queue = PromptAnswers()
             self.worker_id = worker_id
-            self.run_context.newest = self
+            if thread_context.current_worker() is None:
+                self.run_context.newest = self
             self._cliargs = cliargs
             self._stacktrace_dir = stacktrace_dir  # since 2.22
             self._new_stdin = None
@@ -380,6 +387,23 @@ def make_worker(upstream: Any) -> type:
         def __repr__(self) -> str:
             host, task = self.describe()
             return f"<worker {self.worker_id} of run {self.run_context.ident[:8]}: {task!r} on {host}>"
+
+        def for_items(self, final_q: object) -> Worker:
+            made = type(self)(
+                final_q,
+                self._task_vars,
+                self._host,
+                self._task,
+                self._play_context,
+                self._loader,
+                self._variable_manager,
+                self._shared_loader_obj,
+                self.worker_id,
+                self._cliargs,
+                self._stacktrace_dir,
+            )
+            made.worker_queue = self.worker_queue  # the strategy knows one for each worker_id
+            return made
 
         def _save_stdin(self) -> None:
             """Up to 2.18 this duplicates stdin for the child. A thread needs no duplicate."""
