@@ -72,7 +72,14 @@ class Piece:
     key: str
     path: str
     text: bytes
-    code: bytes
+
+    @functools.cached_property
+    def code(self) -> bytes:
+        """Made when the first host with this Python's bytecode asks for it, and b"" if there is none. Any thread may read it."""
+        if self.path.endswith(".py"):
+            with contextlib.suppress(SyntaxError, ValueError):  # reported when the host compiles the file
+                return zlib.compress(marshal.dumps(_code(self.path, zlib.decompress(self.text))), 1)
+        return b""
 
 
 @dataclass(frozen=True)
@@ -214,11 +221,7 @@ def _piece(path: str, source: bytes) -> Piece:
     if key in _pieces:
         _pieces.move_to_end(key)
         return _pieces[key]
-    code = b""
-    if path.endswith(".py"):
-        with contextlib.suppress(SyntaxError, ValueError):  # reported when the host compiles the file
-            code = zlib.compress(marshal.dumps(_code(path, source)), 1)
-    piece = _pieces[key] = Piece(key, path, zlib.compress(source, 1), code)
+    piece = _pieces[key] = Piece(key, path, zlib.compress(source, 1))
     while len(_pieces) > MOST_PIECES:
         _pieces.popitem(last=False)
     return piece

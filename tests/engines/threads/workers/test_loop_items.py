@@ -130,7 +130,9 @@ def told(project, workers):
         if event.event == "verbose":
             continue
         res = {key: value for key, value in (data.get("res") or {}).items() if key not in ("delta", "start", "end")}
-        events.append((event.event, data.get("task"), data.get("host"), UNSTABLE.sub("", repr(sorted(res.items(), key=str)))))
+        events.append(
+            (event.event, data.get("task"), data.get("host"), UNSTABLE.sub("", repr(sorted(res.items(), key=str))))
+        )
     return result, events
 
 

@@ -252,7 +252,7 @@ def _collect_items(
             other.at_end.append(functools.partial(share.leave, other))
             share.join(other)
             try:
-                other.start(wait_for_thread=False)
+                other.start()
             except RuntimeError:  # the thread limit is reached: those that there are do the work
                 share.leave(other)
                 break

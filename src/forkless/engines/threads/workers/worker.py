@@ -150,15 +150,16 @@ class Worker(ThreadScope):
 
     # -- the interface of a process ----------------------------------------------------------------------------
 
-    def start(self, *, wait_for_thread: bool = True) -> None:
-        """RuntimeError: there is no thread to be had, and `wait_for_thread` is false."""
+    def start(self) -> None:
+        """RuntimeError: there is no thread to be had; where a worker starts another, not even later: it could wait for its own."""
         self._started = True
         late_libraries.look()
         self.since = time.monotonic()
         self.run_context.workers.add(self)
         self._done.clear()
         try:
-            threads.worker_threads(self.run_context).submit(self._work, wait_for_thread=wait_for_thread)
+            waits = thread_context.current_worker() is None
+            threads.worker_threads(self.run_context).submit(self._work, wait_for_thread=waits)
         except BaseException:  # the worker never began, so no thread may wait for it
             self._done.set()
             self.run_context.workers.discard(self)
