@@ -101,7 +101,7 @@ def _may_be_warm(action: AnsibleAction) -> bool:
         return False
     connection = action._connection
     kind = type(connection).__module__
-    if not is_known(connection) or action._task.async_val or sys.modules["ansible.constants"].DEFAULT_KEEP_REMOTE_FILES:
+    if not is_known(connection) or sys.modules["ansible.constants"].DEFAULT_KEEP_REMOTE_FILES:
         return False
     if getattr(connection._shell, "SHELL_FAMILY", "") != "sh" or getattr(connection, "_remote_is_local", False):
         return False

@@ -18,6 +18,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from forkless.modules.ansible_types import environ_of
@@ -25,6 +26,7 @@ from forkless.modules.cold import ColdExecution
 from forkless.modules.live_output import live_output_of
 from forkless.modules.warm import payload, transports
 from forkless.modules.warm import remote_temp_dir as remote_temp_dirs
+from forkless.modules.warm.async_task import AsyncTask, UnknownWrapperError
 from forkless.modules.warm.interpreter import (
     BOOT,
     InterpreterLostError,
@@ -68,18 +70,19 @@ class WarmExecution(ColdExecution):
         self.interrupt = interrupt
         self._trying = False  # `_execute_module` is running and its module is to run warm
         self._module: payload.Wrapped | None = None
+        self._async: AsyncTask | None = None  # the module is to be started by async_wrapper
 
     def execute_module(self, upstream: Upstream, *args: object, **kwargs: object) -> object:
         wrap_async = kwargs.get("wrap_async", args[6] if len(args) > 6 else False)
-        if wrap_async or self._trying:
+        if self._trying:
             return upstream(*args, **kwargs)
-        self._trying = True
+        self._trying, self._async = True, AsyncTask() if wrap_async else None
         try:
             return upstream(*args, **kwargs)
         except _RunColdError as why:
             _display().debug(f"not run warm: {why}")
         finally:
-            self._trying, self._module = False, None
+            self._trying, self._module, self._async = False, None, None
         return upstream(*args, **kwargs)
 
     def configure_module(self, upstream: Upstream, *args: object, **kwargs: object) -> object:
@@ -100,15 +103,36 @@ class WarmExecution(ColdExecution):
         in_tuple = isinstance(built, tuple)  # up to 2.18
         data, style, shebang = built if in_tuple else (built.b_module_data, built.module_style, built.shebang)
         wrapped = payload.take_apart(data) if style == "new" and shebang else None
+        environ = {name: str(value) for name, value in (kwargs.get("environment") or {}).items()}
+        if self._async is not None:
+            with _cold_if_unknown():
+                self._async.add(wrapped, shebang or "", environ)
+            return built
         if wrapped is None:
             raise _RunColdError(f"of the style {style}")
-        environ = {name: str(value) for name, value in (kwargs.get("environment") or {}).items()}
         self._module = dataclasses.replace(wrapped, environ=environ)
         return built
 
     def is_pipelining_enabled(self, upstream: Upstream, module_style: str, wrap_async: bool = False) -> object:
         """With pipelining, Ansible copies no module file to the host first."""
-        return module_style == "new" if self._trying and not wrap_async else upstream(module_style, wrap_async)
+        if self._trying and self._async is None and not wrap_async:
+            return module_style == "new"
+        return upstream(module_style, wrap_async)
+
+    def transfer_file(self, upstream: Upstream, local_path: str, remote_path: str) -> object:
+        """For an async task whose module runs warm, a stub is sent in place of the module and of async_wrapper."""
+        if self._async is not None:
+            with open(local_path, "rb") as sent, _cold_if_unknown():
+                stub = self._async.stub(sent.read(), remote_path)
+            if stub is not None:
+                with tempfile.NamedTemporaryFile(dir=sys.modules["ansible.constants"].DEFAULT_LOCAL_TMP) as file:
+                    file.write(stub)
+                    file.flush()
+                    return self.send_file(upstream, file.name, remote_path)
+        return self.send_file(upstream, local_path, remote_path)
+
+    def send_file(self, upstream: Upstream, local_path: str, remote_path: str) -> object:
+        return upstream(local_path, remote_path)
 
     def low_level_execute_command(
         self,
@@ -120,9 +144,15 @@ class WarmExecution(ColdExecution):
         **kwargs: object,
     ) -> object:
         module = self._module
-        if module is None or in_data is not module.data:
+        if self._async is not None:
+            with _cold_if_unknown():
+                found = self._async.order(cmd)
+            if found is None:
+                return super().low_level_execute_command(upstream, cmd, sudoable, in_data, *args, **kwargs)
+            module, cmd = found
+        elif module is None or in_data is not module.data:
             return super().low_level_execute_command(upstream, cmd, sudoable, in_data, *args, **kwargs)
-        self._module = None
+        self._module = self._async = None
         connection = self.connection
         inner, environ = self._without_environ(cmd, module.environ)
         become, text = connection.become, _texts()[connection.become is not None]
@@ -168,7 +198,8 @@ class WarmExecution(ColdExecution):
     ) -> CommandOutput:
         action, connection, pool = self.action, self.connection, self.pool
         connection._connect()
-        shown = command.replace(connection._shell.quote(BOOT.format(length=len(text))), module.fqn)
+        name = module.fqn if module.job is None else f"{module.fqn} {module.job.fqn}"
+        shown = command.replace(connection._shell.quote(BOOT.format(length=len(text))), name)
         _display().vvv(f"EXEC (warm) {shown}", host=action._play_context.remote_addr)
         transport = self._transport(command, become)
         remote_temp_dir = remote_temp_dirs.of_connection(connection)
@@ -176,7 +207,7 @@ class WarmExecution(ColdExecution):
         machine = transports.machine_of(connection, action._play_context)
         become_user = become is not None and (action.get_become_option("become_user") or "root") != "root"
         one_stream = transports.has_terminal(connection)
-        live = live_output_of(action)
+        live = None if module.argv else live_output_of(action)  # nobody is there to hear an async job's output
         order: dict[str, object] = {
             "cwd": transport.cwd,
             "environ": environ,
@@ -211,7 +242,7 @@ class WarmExecution(ColdExecution):
             except InterpreterLostError as err:
                 pool.forget(interpreter)
                 raise _connection_failure(
-                    f"the interpreter that ran {module.fqn} on {transport.name} went away while it ran; "
+                    f"the interpreter that ran {name} on {transport.name} went away while it ran; "
                     "whether the module did its work is not known"
                 ) from err
         raise AssertionError  # not reached
@@ -269,6 +300,14 @@ class WarmExecution(ColdExecution):
                 f"the interpreter on {transport.name} went away before the module was started"
             ) from err
         return 0, b"", b""
+
+
+@contextlib.contextmanager
+def _cold_if_unknown() -> Iterator[None]:
+    try:
+        yield
+    except UnknownWrapperError as err:
+        raise _RunColdError(str(err)) from err
 
 
 def _pipelined(connection: AnsibleConnection) -> bool:

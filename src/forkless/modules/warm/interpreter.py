@@ -48,7 +48,7 @@ def boot_text(*, ask_groups: bool) -> bytes:
     """The files of `remote` as one compressed text, in an order in which each uses only names of those before it."""
     here = importlib.resources.files("forkless.modules.warm.remote")
     texts = [
-        here.joinpath(name).read_text("utf-8") for name in ("importer.py", "live_output.py", "child.py", "main.py")
+        here.joinpath(name).read_text("utf-8") for name in ("importer.py", "live_output.py", "child.py", "async_job.py", "main.py")
     ]
     joined = texts[0] + "".join(_ELSEWHERE.sub("", text) for text in texts[1:])
     return zlib.compress(f"{joined}\nmain({ask_groups})\n".encode(), 9)
@@ -194,10 +194,10 @@ class WarmInterpreter:
             "remote_tmp": None,
             "one_stream": False,
             "live": None,
-            **wrapped.order,
+            **wrapped.whole_order,
             **more,
         }
-        return self._ask(lambda number: self._send_order(number, wrapped.manifest, order), interrupt, tell)
+        return self._ask(lambda number: self._send_order(number, wrapped.manifests, order), interrupt, tell)
 
     def request(self, request: dict[str, object], *, interrupt: Interruptible) -> bytes:
         """
@@ -235,10 +235,12 @@ class WarmInterpreter:
             raise InterpreterLostError(self.name)
         return call.rc, b"".join(call.out), b"".join(call.err)
 
-    def _send_order(self, number: int, manifest: Manifest, order: dict[str, object]) -> None:
+    def _send_order(self, number: int, manifests: tuple[Manifest, ...], order: dict[str, object]) -> None:
         with self._sending:
             frames: list[bytes] = []
-            if manifest.digest not in self._sent:
+            for manifest in manifests:
+                if manifest.digest in self._sent:
+                    continue
                 # By key, so that two identical files are sent once.
                 new = {piece.key: piece for _, _, piece in manifest.files if piece.key not in self._sent}
                 code = {key: piece.code if self._same_python else b"" for key, piece in new.items()}

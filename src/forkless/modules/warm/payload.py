@@ -59,6 +59,12 @@ _ASKS = re.compile(
 )
 # The only module_utils of ansible-core that need the archive; other matches in its files are harmless.
 _CORE_ASKS = ("ansible.module_utils.common.respawn", "ansible.module_utils.embed")
+# async_wrapper in the form that a warm interpreter can run: it starts the module by one call and reads its output by
+# another. Its own path it only shows in the system's log.
+_ASYNC_WRAPPER = "ansible.modules.async_wrapper"
+_KNOWN_WRAPPER = re.compile(
+    rb"script = subprocess\.Popen\(\s+cmd,[^()]*\)\s+\(outdata, stderr\) = script\.communicate\(\)\n"
+)
 _WRITTEN_BY_ANSIBLE = (
     "ansible",
     "ansible.module_utils",
@@ -92,6 +98,8 @@ class Manifest:
     """Names of the module_utils whose text is identical to the installed ansible-core's."""
     needs_archive: bool
     """Whether the module may look up its own path or pass it to a program, so that the archive must exist as a file."""
+    is_core_async_wrapper: bool
+    """Whether this is the async_wrapper of the installed ansible-core, in a form that is known."""
 
     def order(self) -> bytes:
         files = [(name, package, piece.key) for name, package, piece in self.files]
@@ -107,10 +115,25 @@ class Wrapped:
     order: dict[str, Any] = field(repr=False)
     environ: dict[str, str] = field(default_factory=dict, repr=False)
     """The task's own variables."""
+    interpreter: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    """The command line that stock Ansible would start it with, for async_wrapper and for the module that it starts."""
+    job: Wrapped | None = field(default=None, repr=False)
+    """The module that this one, async_wrapper, starts."""
 
     @property
     def fqn(self) -> str:
         return str(self.order["fqn"])
+
+    @property
+    def whole_order(self) -> dict[str, object]:
+        job = None if self.job is None else self.job.whole_order
+        return {**self.order, "interpreter": self.interpreter, "argv": self.argv, "job": job}
+
+    @property
+    def manifests(self) -> tuple[Manifest, ...]:
+        """What the host must have before it can run this."""
+        return (self.manifest,) if self.job is None else (self.job.manifest, self.manifest)
 
 
 def take_apart(data: bytes) -> Wrapped | None:
@@ -196,7 +219,7 @@ def _known(key: bytes) -> Manifest | None:
 def _read(archive: bytes) -> Manifest:
     files: list[tuple[str, bool, Piece]] = []
     core: list[str] = []
-    asks = False
+    asks = wraps = False
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(archive))) as opened:
         for path in dict.fromkeys(opened.namelist()):
             source = opened.read(path)
@@ -208,12 +231,14 @@ def _read(archive: bytes) -> Manifest:
             if _BEFORE.match(path) and _core_file(path, _sha(source).digest()) is not None:
                 core.append(name)
                 asks = asks or name in _CORE_ASKS
+            elif name == _ASYNC_WRAPPER and _core_file(path, _sha(source).digest()) and _KNOWN_WRAPPER.search(source):
+                wraps = True
             elif name not in _WRITTEN_BY_ANSIBLE:
                 asks = asks or _ASKS.search(source) is not None
     # `basic` comes first: it imports the module that collects warnings, which tell whether a later import warned.
     core.sort(key=lambda name: (name != "ansible.module_utils.basic", name))
     digest = _sha("\n".join(f"{name} {package} {piece.key}" for name, package, piece in files).encode())
-    return Manifest(digest.hexdigest(), tuple(files), tuple(core), asks)
+    return Manifest(digest.hexdigest(), tuple(files), tuple(core), asks, wraps and not asks)
 
 
 def _piece(path: str, source: bytes) -> Piece:

@@ -177,7 +177,7 @@ def make_as(uid: int, gid: int, place: str) -> None:
 
 def call(order: dict[str, Any], files: dict[str, Any], finder: Any) -> int:
     """Run the module as Ansible's wrapper would. Returns the interpreter's exit status."""
-    sys.argv = [""]
+    sys.argv = list(order["argv"]) or [""]
     try:
         start(order, files, finder.settle() if order["archive"] else ROOT)
     except SystemExit as leaving:

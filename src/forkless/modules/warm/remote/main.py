@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.machinery
@@ -30,7 +31,13 @@ import threading
 import time
 from typing import Any
 
-from forkless.modules.warm.remote.child import (  # on the host, its text comes first
+from forkless.modules.warm.remote.async_job import (  # on the host, its text comes first
+    CommandLine,
+    become_wrapper,
+    command_line,
+    start_as_module,
+)
+from forkless.modules.warm.remote.child import (  # likewise
     call,
     exit_now,
     limit,
@@ -101,6 +108,7 @@ class RemoteServer:
         self.finder = Importer()
         self.loaded: dict[str, str] = {}
         self.ask_groups = ask_groups
+        self.shows: CommandLine | None = None
         self.cwd = self._cwd()
         self.places = self._places()
         self.seen = self.look()
@@ -344,6 +352,10 @@ class RemoteServer:
         if files is None or self.look() != self.seen or (cwd and not self.there(cwd)):
             self.say(b"N", number, b"stale")
             return
+        self.shows = command_line() if order["argv"] else None
+        if order["argv"] and (self.shows is None or not self.shows.has_room(order)):
+            self.say(b"N", number, b"the command line of a job cannot be shown here")
+            return
         try:
             if order["lay"]:
                 write_files(order["lay"])
@@ -427,10 +439,12 @@ class RemoteServer:
             look_again()
             limit(order["rlimit"])
             make_folder(order["remote_tmp"])
-            self.fit(files)
+            self.fit(files if order["job"] is None else self.payloads[order["job"]["digest"]])
             archive = self.finder.serve(files, order["module"])
             if live:
                 tell_output(live[1], [*order["live"], *order.get("secrets", ())])
+            if self.shows is not None:
+                become_wrapper(order, self.shows, functools.partial(start_as_module, self, set(sys.modules)))
             try:
                 code = call(order, files, self.finder)
             finally:
