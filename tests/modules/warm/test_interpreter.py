@@ -14,6 +14,7 @@ from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
 from forkless.modules.warm import interpreter as warm_interpreter
 from forkless.modules.warm.interpreter import NEVER_INTERRUPTED, NotStartedError, WarmInterpreter
 from forkless.modules.warm.pool import InterpreterPool
+from forkless.modules.warm.payload import Wrapped
 from forkless.modules.warm.remote import main
 
 
@@ -62,7 +63,7 @@ def test_an_order_is_taken_back_when_its_worker_is_stopped_as_it_is_given(moment
     def work():
         interrupt.begin()
         try:
-            wrapped = types.SimpleNamespace(order={}, manifest=manifest)
+            wrapped = Wrapped(b"", manifest, {})
             interpreter.run(wrapped, {}, interrupt=interrupt)
         except WorkerStopped:
             seen.append("stopped")
@@ -177,7 +178,7 @@ def test_a_host_that_cannot_fork_keeps_no_pipe_of_the_task(monkeypatch, fails):
     monkeypatch.setattr(os, "pipe", pipe)
     monkeypatch.setattr(os, "fork", fork)
     for number in (1, 2, 3):
-        far.run(number, {"digest": "digest", "cwd": None, "lay": None})
+        far.run(number, {"digest": "digest", "cwd": None, "lay": None, "argv": []})
     assert said == [(b"N", 1), (b"N", 2), (b"N", 3)]
     for fd in [fd for ends in pipes for fd in ends or ()]:
         with pytest.raises(OSError, match="Bad file descriptor"):
