@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -20,7 +21,7 @@ from forkless import (
     UnsupportedError,
     jobs,
 )
-from forkless.jobs import Key, owner
+from forkless.jobs import Key, owner, play_claims, waits
 
 KEY = Key("web1", "rebuild")
 ODD = ['a"b', "../../x", "ü", "n" * 300, "..", ".hidden", "a/b", "a\\b", "%2E", "new\nline", "-rf", "CON", "it's; $(x)"]
@@ -609,11 +610,12 @@ def test_a_play_that_waited_for_another_one_finds_or_claims_what_is_left(registr
     assert registry.claim(KEY, wait=50, play=TWO).ansible_job_id == "j1.1"
 
 
-def test_a_job_that_is_over_counts_as_one_that_is_about_to_be_started_anew(registry):
+def test_a_job_that_is_over_counts_as_one_that_is_about_to_be_started_anew(registry, clock):
     registry.save(KEY, "j1.1")
     over = registry.find(KEY)
     # As a controller that has written down its play, and not yet its claim.
-    assert registry._announced(KEY, ONE, over, lease=120, deadline=0, waits=True)
+    entry = play_claims.with_host(None, KEY, ONE, over.write, lease=120, now=clock.wall, is_over=bool)
+    registry._append(entry, None)
     with pytest.raises(ConflictError):
         registry.claim(OTHER, wait=50, play=TWO)
 
@@ -648,3 +650,91 @@ def test_what_plays_write_down_is_no_job(registry, clock):
     clock.pass_(90000)
     assert registry.purge() == 1
     assert [record.key for record in registry.jobs()] == [KEY]
+
+
+# -- who waits for whom
+
+
+DUMP, REBUILD, INDEX = Key("web1", "dump"), Key("web1", "rebuild"), Key("web1", "index")
+
+
+def test_a_play_whose_clock_is_in_the_future_keeps_nobody_waiting_for_ever(registry, clock, stranger):
+    stranger("far away")
+    clock.wall += 1_000_000
+    registry.claim(KEY, lease=100, play=ONE)
+    clock.wall -= 1_000_000
+    stranger("")
+    assert registry.claim(OTHER, lease=100, play=TWO).state == jobs.CLAIMED
+    assert clock.steady <= 101
+
+
+def claim_in_order(tmp_path, orders):
+    """Claimants in threads, one for each order of names: what each got for its last claim, after all had the others."""
+    barrier = threading.Barrier(len(orders))
+    got = {}
+
+    def work(claimant, keys):
+        registry = jobs.JobRegistry(jobs.open_store(f"file:{tmp_path}/state"))
+        for key in keys[:-1]:
+            registry.claim(key, lease=3000, claimant=claimant)
+        barrier.wait(60)
+        try:
+            got[claimant] = registry.claim(keys[-1], lease=3000, claimant=claimant)
+            for key in keys:
+                registry.save(key, "j1.1", slot=jobs.slot_of("/", key, registry.newest(key).claim["token"]))
+        except ConflictError as error:
+            got[claimant] = error
+
+    threads = [threading.Thread(target=work, args=order) for order in orders.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+        assert not thread.is_alive(), "they wait for each other"
+    return got
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        {"web1/play a": [DUMP, REBUILD], "web1/play b": [REBUILD, DUMP]},
+        {"web1/play a": [DUMP, REBUILD], "web1/play b": [REBUILD, INDEX], "web1/play c": [INDEX, DUMP]},
+    ],
+    ids=["two", "three"],
+)
+def test_of_claimants_that_wait_for_each_other_one_gives_way_and_the_others_go_on(tmp_path, orders):
+    got = claim_in_order(tmp_path, orders)
+    *others, last = sorted(got)
+    assert isinstance(got[last], ConflictError)
+    first_of_last = orders[last][0]
+    assert f"which waits for {first_of_last}, which is claimed here" in str(got[last]) or len(orders) == 3
+    assert all(isinstance(got[one], jobs.Record) for one in others), got
+    # What was given back can only be taken over with a fence in its place.
+    taken = next(got[one] for one in others if orders[one][-1] == first_of_last)
+    assert taken.state == jobs.CLAIMED
+    assert len(taken.claim["fences"]) == 1
+    registry = jobs.JobRegistry(jobs.open_store(f"file:{tmp_path}/state"))
+    assert not registry.store.revisions("forkless%3Awaits"), "a wait is left"
+
+
+def test_a_play_that_gives_way_keeps_nobody_waiting_for_its_host(registry, clock):
+    registry.claim(KEY, play=ONE, claimant="web1/play 1")
+    registry.claim(OTHER, play=ONE, claimant="web2/play 1")
+    record = registry.newest(play_claims.record_key(KEY))
+    [entry] = play_claims.without_host(record, KEY, "play 1").claim["plays"]
+    assert list(entry["hosts"]) == ["web2"]
+    assert play_claims.without_host(record, KEY, "play 2").claim["plays"] == record.claim["plays"]
+
+
+def test_what_a_wait_of_a_dead_controller_has_left_is_purged_with_any_host(registry, clock):
+    registry.claim(KEY, claimant="web1/play 1")
+    left = waits.Wait(
+        KEY, "web1/play 2", store=registry.store, newest=registry.newest, append=registry._append,
+        clock=registry._clock, steady=registry._steady, pause=registry._pause, deadline=1e9,
+    )  # fmt: skip
+    for _ in range(2):
+        left.pause(registry.newest(KEY).claim, registry.newest(KEY), KEY)
+    registry.claim(OTHER, play=ONE)
+    assert [record.key for record in registry.jobs()] == [KEY, OTHER]
+    clock.pass_(90_000)
+    assert registry.purge("web1") == 2

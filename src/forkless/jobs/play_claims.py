@@ -14,18 +14,19 @@ know of it take no notice.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from forkless.jobs import claims, owner
+from forkless.jobs import owner
 from forkless.jobs.record import FORGOTTEN, SAVED, Key, Record, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Play", "claimed_by_others", "is_started_since", "record_key", "with_host"]
+__all__ = ["HOST", "IsOver", "Play", "claimed_by_others", "is_started_since", "record_key", "with_host", "without_host"]
 
-# No host of an inventory has a colon in its name.
-_HOST = "forkless:claims"
+HOST = "forkless:claims"  # no host of an inventory has a colon in its name
+# Whether a play's entry counts no longer: its controller has ended, or its lease has.
+IsOver: TypeAlias = "Callable[[Mapping[str, object]], bool]"
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,17 @@ class Play:
 
 def record_key(key: Key) -> Key:
     """The key of the record that has the plays; one for each name of a job."""
-    return Key(_HOST, key.job_name, key.playbook_name)
+    return Key(HOST, key.job_name, key.playbook_name)
 
 
 def claimed_by_others(
-    record: Record | None, play: Play, clock: Callable[[], float]
+    record: Record | None, play: Play, is_over: IsOver
 ) -> Iterator[tuple[str, str, Mapping[str, object]]]:
     """
     The hosts of this play on which another play that has not ended is claiming the name: the host, which write of its
     job's record that play saw before it claimed (or ""), and the entry of that play.
     """
-    for entry in _entries(record, clock):
+    for entry in _entries(record, is_over):
         if not _is_of(entry, play):
             for host, seen in _hosts(entry).items():
                 if host in play.hosts:
@@ -61,27 +62,37 @@ def is_started_since(job: Record | None, seen: str) -> bool:
 
 
 def with_host(
-    record: Record | None, key: Key, play: Play, seen: str, *, lease: float, clock: Callable[[], float]
+    record: Record | None, key: Key, play: Play, seen: str, *, lease: float, now: float, is_over: IsOver
 ) -> Record | None:
     """
     The record to append before the play claims `key`; None if `record` already says it. Plays that have ended are left
     out.
     """
-    entries = list(_entries(record, clock))
+    entries = list(_entries(record, is_over))
     mine = next((entry for entry in entries if _is_of(entry, play)), None)
     if mine is not None and _hosts(mine).get(key.host) == seen:
         return None
     others = [entry for entry in entries if entry is not mine]
     hosts = {**(_hosts(mine) if mine else {}), key.host: seen}
-    now = stamp(clock())
-    entry = {"play": play.id, "owner": owner.me(), "time": now, "lease": lease, "hosts": hosts}
-    return Record(key=record_key(key), state=FORGOTTEN, save_time=now, claim={"plays": [*others, entry]})
+    time = stamp(now)
+    entry = {"play": play.id, "owner": owner.me(), "time": time, "lease": lease, "hosts": hosts}
+    return Record(key=record_key(key), state=FORGOTTEN, save_time=time, claim={"plays": [*others, entry]})
 
 
-def _entries(record: Record | None, clock: Callable[[], float]) -> Iterator[Mapping[str, object]]:
+def without_host(record: Record, key: Key, play_id: str) -> Record:
+    """The record to append when the play has given back its claim on `key`: it keeps nobody waiting for that host."""
+    entries = []
+    for entry in _entries(record, lambda _: False):
+        mine = entry.get("play") == play_id and entry.get("owner") == owner.me()
+        hosts = {host: seen for host, seen in _hosts(entry).items() if not (mine and host == key.host)}
+        entries.append({**entry, "hosts": hosts})
+    return record.followed_by(claim={"plays": [entry for entry in entries if entry["hosts"]]})
+
+
+def _entries(record: Record | None, is_over: IsOver) -> Iterator[Mapping[str, object]]:
     plays = record.claim.get("plays") if record else None
     for entry in plays if isinstance(plays, list) else []:
-        if isinstance(entry, dict) and not claims.is_expired(entry, clock):
+        if isinstance(entry, dict) and not is_over(entry):
             yield entry
 
 

@@ -24,7 +24,7 @@ from forkless.core.errors import (
     StoreError,
     UnsupportedError,
 )
-from forkless.jobs import claims, owner, play_claims
+from forkless.jobs import claims, owner, play_claims, waits
 from forkless.jobs.claims import LEASE
 from forkless.jobs.locations import Unreadable, key_of, stems, unreadable
 from forkless.jobs.names import segment
@@ -43,7 +43,6 @@ __all__ = ["JobRegistry"]
 _KEPT_FORGOTTEN = 86400.0
 # How often a writer tries again after another writer was first (for example a cleanup during a save).
 _TRIES = 20
-_LOOK_AGAIN = 0.25
 
 
 class JobRegistry:
@@ -265,47 +264,50 @@ class JobRegistry:
         """
         if not self.store.claims:
             raise UnsupportedError(self.store.no_claims)
-        deadline = self._steady() + (wait if wait is not None else lease + 30)
-        seen, since = "", 0.0
-        while True:
-            old = self.newest(key)
-            if old is not None and _is_started(old) and not _same(old, instead_of):
-                return old
-            if old is not None and old.state == CLAIMED:
-                if claims.is_held_by(old, claimant):
-                    new = claims.renewed(old, lease=lease, now=self._clock())
-                    try:
-                        return self._append(new, old)
-                    except ConflictError:
+        with waits.Wait(
+            key,
+            claimant,
+            store=self.store,
+            newest=self.newest,
+            append=self._append,
+            clock=self._clock,
+            steady=self._steady,
+            pause=self._pause,
+            deadline=self._steady() + (wait if wait is not None else lease + 30),
+        ) as waiting:
+            while True:
+                old = self.newest(key)
+                if old is not None and _is_started(old) and not _same(old, instead_of):
+                    return old
+                if old is not None and old.state == CLAIMED:
+                    if claims.is_held_by(old, claimant):
+                        new = claims.renewed(old, lease=lease, now=self._clock())
+                        try:
+                            return self._append(new, old)
+                        except ConflictError:
+                            continue
+                    if not waiting.is_over(old.claim):
+                        waiting.pause(old.claim, old, key)
                         continue
-                if old.write != seen:
-                    seen, since = old.write, self._steady()
-                if not claims.is_over(old, self._clock, self._steady() - since):
-                    if self._steady() > deadline:
-                        raise ConflictError(claims.busy(key, old.claim, self._clock))
-                    self._pause(_LOOK_AGAIN)
+                if play is not None and not self._announced(key, play, old, waiting, lease=lease, may_wait=wait != 0):
                     continue
-            if play is not None and not self._announced(
-                key, play, old, lease=lease, deadline=deadline, waits=wait != 0
-            ):
-                continue
-            elsewhere = self._elsewhere(key)
-            if elsewhere is not None and not _same(elsewhere, instead_of):
-                return elsewhere
-            if elsewhere is not None:
-                # Otherwise `find` would return this record again after the job that is started now is forgotten.
+                elsewhere = self._elsewhere(key)
+                if elsewhere is not None and not _same(elsewhere, instead_of):
+                    return elsewhere
+                if elsewhere is not None:
+                    # Otherwise `find` would return this record again after the job that is started now is forgotten.
+                    try:
+                        self.forget(elsewhere)
+                    except (ConflictError, JobChangedError):
+                        continue
+                new = claims.successor(old, key, lease=lease, claimant=claimant, now=self._clock(), attempts=attempts or [])
                 try:
-                    self.forget(elsewhere)
-                except (ConflictError, JobChangedError):
-                    continue
-            new = claims.successor(old, key, lease=lease, claimant=claimant, now=self._clock(), attempts=attempts or [])
-            try:
-                return self._append(new, old)
-            except ConflictError:
-                continue  # another controller was first: read its revision
+                    return self._append(new, old)
+                except ConflictError:
+                    continue  # another controller was first: read its revision
 
     def _announced(
-        self, key: Key, play: Play, job: Record | None, *, lease: float, deadline: float, waits: bool
+        self, key: Key, play: Play, job: Record | None, waiting: waits.Wait, *, lease: float, may_wait: bool
     ) -> bool:
         """
         Write down that the play is about to claim the name on this host. False if it had to wait for another play, or
@@ -313,19 +315,20 @@ class JobRegistry:
         """
         plays = play_claims.record_key(key)
         old = self.newest(plays)
-        for host, seen, other in play_claims.claimed_by_others(old, play, self._clock) if waits else ():
+        for host, seen, other in play_claims.claimed_by_others(old, play, waiting.is_over) if may_wait else ():
             there = Key(host, key.job_name, key.playbook_name)
-            if not play_claims.is_started_since(self.newest(there), seen):
-                if self._steady() > deadline:
-                    raise ConflictError(claims.busy(there, other, self._clock))
-                self._pause(_LOOK_AGAIN)
+            newest = self.newest(there)
+            if not play_claims.is_started_since(newest, seen):
+                waiting.pause(other, newest, there)
                 return False
-        new = play_claims.with_host(old, key, play, job.write if job else "", lease=lease, clock=self._clock)
+        new = play_claims.with_host(
+            old, key, play, job.write if job else "", lease=lease, now=self._clock(), is_over=waiting.is_over
+        )
         if new is not None:
             try:
                 self._append(new, old)
             except ConflictError:
-                self._pause(_LOOK_AGAIN * random.random())  # noqa: S311  # all hosts of a play write to this record
+                self._pause(waits.LOOK_AGAIN * random.random())  # noqa: S311  # all hosts of a play write to this record
                 return False
         return True
 
@@ -382,9 +385,14 @@ class JobRegistry:
             ) from None
 
     def purge(self, host: str = "") -> int:
-        """Remove the logs of jobs that were forgotten at least a day ago; the number of logs removed."""
+        """
+        Remove the logs of jobs that were forgotten at least a day ago, and what plays and waits have left since then; the
+        number of logs removed.
+        """
         purged = 0
-        for stem, newest in self.store.revisions(segment(host, "host") if host else "").items():
+        hosts = [segment(one, "host") for one in (host, play_claims.HOST, waits.HOST)] if host else [""]
+        logs = [log for one in hosts for log in self.store.revisions(one).items()]
+        for stem, newest in logs:
             try:
                 record = self._parsed(stem, head := self.store.head(stem, newest), None)
             except StoreError:
