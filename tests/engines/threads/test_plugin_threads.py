@@ -103,6 +103,86 @@ def test_they_see_what_belongs_to_their_run_while_two_are_active(projects, share
         assert messages(result)[host] == {way: [name, host, name] for way in WAYS}
 
 
+LAZY_POOLS = """
+import concurrent.futures, multiprocessing.pool
+executor = concurrent.futures.ThreadPoolExecutor(1)
+thread_pools = []
+def thread_pool():
+    if not thread_pools:
+        thread_pools.append(multiprocessing.pool.ThreadPool(1))
+    return thread_pools[0]
+"""
+ASKS_POOLS = """
+import os, lazy_pools_of_a_library
+from ansible import context
+from ansible.plugins.lookup import LookupBase
+
+def see(*_):
+    return [os.environ.get('WHO'), context.CLIARGS.get('subset')]
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        pool = lazy_pools_of_a_library.thread_pool()
+        return [{
+            'submit': lazy_pools_of_a_library.executor.submit(see).result(),
+            'apply': pool.apply(see),
+            'map': pool.map(see, [1])[0],
+            'starmap': pool.starmap(see, [(1, 2)])[0],
+            'imap': next(pool.imap(see, [1])),
+            'imap_unordered': next(pool.imap_unordered(see, [1])),
+        }]
+"""
+
+
+@pytest.fixture
+def lazy_pools(tmp_path, monkeypatch):
+    """The pools of a library whose threads are started by the first who needs them."""
+    import importlib
+
+    (tmp_path / "lazy_pools_of_a_library.py").write_text(LAZY_POOLS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    library = importlib.import_module("lazy_pools_of_a_library")
+    yield library
+    del sys.modules[library.__name__]
+    library.executor.shutdown()
+    for pool in library.thread_pools:
+        pool.terminate()
+        pool.join()
+        pool._change_notifier._reader.close()  # else the collector closes them, some time
+        pool._change_notifier._writer.close()
+
+
+def test_a_pool_whose_threads_another_run_has_started_works_for_the_run_that_asks(projects, lazy_pools, monkeypatch):
+    """Both runs are active: the first one goes on when the second one, and the program, have asked."""
+    import os
+
+    monkeypatch.setenv("WHO", "the program")
+    going = {}
+    for name, host in (("one", "h1"), ("two", "h2")):
+        project = projects(name)
+        project.write("lookup_plugins/pools.py", ASKS_POOLS)
+        tasks = "- debug: {msg: \"{{ lookup('pools') }}\"}\n"
+        if name == "one":
+            gate = project.folder / "gate"
+            tasks += f"- file: {{path: {gate}-asked, state: touch}}\n- wait_for: {{path: {gate}, timeout: {LONG}}}\n"
+        going[name] = project.start(tasks, limit=host, env={"WHO": name})
+        if name == "one":
+            wait_for((project.folder / "gate-asked").exists)
+    try:
+        result = going["two"].wait(SOON)
+        seen = [
+            lazy_pools.executor.submit(os.environ.get, "WHO").result(),
+            lazy_pools.thread_pool().apply(os.environ.get, ("WHO",)),
+        ]
+    finally:
+        gate.touch()
+    first = going["one"].wait(SOON)
+    assert (result.rc, first.rc) == (0, 0), result.stdout + first.stdout
+    assert set(map(tuple, messages(first)["h1"].values())) == {("one", "h1")}
+    assert set(map(tuple, messages(result)["h2"].values())) == {("two", "h2")}
+    assert seen == ["the program", "the program"]
+
+
 @pytest.mark.matrix_ends
 def test_they_see_it_on_the_own_thread_of_their_run_too(projects, shared_pool):
     project = projects("play")

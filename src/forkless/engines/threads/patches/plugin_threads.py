@@ -3,8 +3,9 @@
 Threads that a plugin starts, or a library on its behalf, belong to the run and worker of the thread that started them.
 
 A thread started by a forked worker was in the worker's process. Here the run and the worker of the thread that calls `Thread.start`
-(or `submit`, for a pool that several runs may use) are passed to the new thread. Methods of the stdlib are replaced for that while runs
-are active, because libraries that plugins use call them directly. Threads that are started outside of runs are not affected.
+are passed to the new thread. A pool may be a library's, which the whole program shares: what its threads do belongs to the run that asked
+for it, or to none, whoever started the threads. Methods of the stdlib are replaced for that while runs are active, because libraries that
+plugins use call them directly. Threads that are started outside of runs are not affected.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from forkless.core.run_context import entered
 from forkless.engines.threads import context
 
 if TYPE_CHECKING:
@@ -72,20 +74,40 @@ def _serve(
 
 
 def executor_submit(original: Callable[..., object], _site: str) -> object:
-    """`ThreadPoolExecutor.submit`, which `asyncio.to_thread` uses too: the call belongs to the run of the submitting thread."""
+    """`ThreadPoolExecutor.submit`, which `asyncio.to_thread` uses too: the call belongs to the run of the submitting thread, or to none."""
 
     @functools.wraps(original)
-    def submit(executor: object, function: Any, /, *args: object, **kwargs: object) -> object:
-        run_context, worker = context.current(), context.current_worker()
-        if run_context is None:
-            return original(executor, function, *args, **kwargs)
-        return original(executor, functools.partial(_call, run_context, worker, function), *args, **kwargs)
+    def submit(executor: object, function: Callable[..., object], /, *args: object, **kwargs: object) -> object:
+        return original(executor, _for_asker(function), *args, **kwargs)
 
     return submit
 
 
+def thread_pool_method(original: Callable[..., object], _site: str) -> object:
+    """The methods of `multiprocessing.pool.ThreadPool` that take a function: likewise. A pool of processes is left alone."""
+    from multiprocessing import pool as pools
+
+    @functools.wraps(original)
+    def method(pool: Any, func: Any, *args: object, **kwargs: object) -> object:
+        return original(pool, _for_asker(func) if isinstance(pool, pools.ThreadPool) else func, *args, **kwargs)
+
+    return method
+
+
+def _for_asker(function: Callable[..., object]) -> Callable[..., object]:
+    return functools.partial(_call, context.current(), context.current_worker(), function)
+
+
 def _call(
-    run_context: RunContext, worker: Worker | None, function: Callable[..., object], /, *args: object, **kwargs: object
+    run_context: RunContext | None,
+    worker: Worker | None,
+    function: Callable[..., object],
+    /,
+    *args: object,
+    **kwargs: object,
 ) -> object:
+    if run_context is None:
+        with entered(None):
+            return function(*args, **kwargs)
     with context.work_for(run_context, worker):
         return function(*args, **kwargs)

@@ -408,6 +408,14 @@ SEAMS: tuple[Seam, ...] = (
         "a pool's thread works for the run of the thread that submitted the work",
         plugin_threads.executor_submit,
     ),
+    *(
+        Seam(
+            f"multiprocessing.pool:Pool.{name}",
+            "what a pool's thread does is done for the run of who asked for it",
+            plugin_threads.thread_pool_method,
+        )
+        for name in ("apply_async", "_map_async", "imap", "imap_unordered")
+    ),
     # -- variables, inventory, files
     Seam(f"{_VARS}.get_vars", _SNAPSHOT, worker.snapshot_of_vars),
     *(
