@@ -300,7 +300,9 @@ class JobRegistry:
                         self.forget(elsewhere)
                     except (ConflictError, JobChangedError):
                         continue
-                new = claims.successor(old, key, lease=lease, claimant=claimant, now=self._clock(), attempts=attempts or [])
+                new = claims.successor(
+                    old, key, lease=lease, claimant=claimant, now=self._clock(), attempts=attempts or []
+                )
                 try:
                     return self._append(new, old)
                 except ConflictError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from forkless.core.errors import ConflictError, SpecError, StoreError
 from forkless.jobs import claims, owner, play_claims
@@ -62,7 +62,7 @@ class Wait:
         self._looks = 0
         self._written: Record | None = None
 
-    def __enter__(self) -> Wait:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,8 +13,8 @@ import pytest
 from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
 from forkless.modules.warm import interpreter as warm_interpreter
 from forkless.modules.warm.interpreter import NEVER_INTERRUPTED, NotStartedError, WarmInterpreter
-from forkless.modules.warm.pool import InterpreterPool
 from forkless.modules.warm.payload import Wrapped
+from forkless.modules.warm.pool import InterpreterPool
 from forkless.modules.warm.remote import main
 
 

@@ -99,7 +99,13 @@ def run(tmp_path, shared):
     def start(hosts, **more):
         extra = {"go": str(shared / "go"), "ansible_python_interpreter": "/usr/bin/python3"}
         (tmp_path / "hosts.yml").write_text(json.dumps({"all": {"hosts": hosts}}))
-        options = {"playbook": "play.yml", "inventory": "hosts.yml", "extra_vars": extra, "engine": "threads", "verbosity": 3}
+        options = {
+            "playbook": "play.yml",
+            "inventory": "hosts.yml",
+            "extra_vars": extra,
+            "engine": "threads",
+            "verbosity": 3,
+        }
         return forkless.start(**{**options, "cwd": tmp_path, **more})
 
     # The tests that fail end their jobs as well.

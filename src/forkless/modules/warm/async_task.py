@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import TYPE_CHECKING
 
-from forkless.modules.warm import payload
+if TYPE_CHECKING:
+    from forkless.modules.warm import payload
 
 __all__ = ["AsyncTask", "UnknownWrapperError"]
 

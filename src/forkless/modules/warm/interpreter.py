@@ -48,7 +48,8 @@ def boot_text(*, ask_groups: bool) -> bytes:
     """The files of `remote` as one compressed text, in an order in which each uses only names of those before it."""
     here = importlib.resources.files("forkless.modules.warm.remote")
     texts = [
-        here.joinpath(name).read_text("utf-8") for name in ("importer.py", "live_output.py", "child.py", "async_job.py", "main.py")
+        here.joinpath(name).read_text("utf-8")
+        for name in ("importer.py", "live_output.py", "child.py", "async_job.py", "main.py")
     ]
     joined = texts[0] + "".join(_ELSEWHERE.sub("", text) for text in texts[1:])
     return zlib.compress(f"{joined}\nmain({ask_groups})\n".encode(), 9)

@@ -112,7 +112,7 @@ class Wrapped:
 
     data: bytes = field(repr=False)
     manifest: Manifest = field(repr=False)
-    order: dict[str, Any] = field(repr=False)
+    order: dict[str, object] = field(repr=False)
     environ: dict[str, str] = field(default_factory=dict, repr=False)
     """The task's own variables."""
     interpreter: tuple[str, ...] = ()

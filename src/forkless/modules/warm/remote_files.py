@@ -126,7 +126,9 @@ class WarmRemoteExecution(WarmExecution):
         remote_temp_dir = self._temp_dir
         if remote_temp_dir is not None and not remote_temp_dir.made:
             named = any(remote_temp_dir.folder in str(value) for key, value in module_args.items() if key[:1] != "_")
-            remote_temp_dir.needed = self._async is not None or named or str(module_name).rpartition(".")[2] not in _WRITE_NOWHERE
+            remote_temp_dir.needed = (
+                self._async is not None or named or str(module_name).rpartition(".")[2] not in _WRITE_NOWHERE
+            )
             if remote_temp_dir.order() is None:
                 module_args["_ansible_tmpdir"] = None
         return result

@@ -88,7 +88,7 @@ def thread_pool_method(original: Callable[..., object], _site: str) -> object:
     from multiprocessing import pool as pools
 
     @functools.wraps(original)
-    def method(pool: Any, func: Any, *args: object, **kwargs: object) -> object:
+    def method(pool: object, func: Callable[..., object], *args: object, **kwargs: object) -> object:
         return original(pool, _for_asker(func) if isinstance(pool, pools.ThreadPool) else func, *args, **kwargs)
 
     return method

@@ -8,6 +8,7 @@ Sent between importer.py and main.py; needs only the stdlib of 3.8.
 from __future__ import annotations
 
 import atexit
+import base64
 import contextlib
 import functools
 import gc
@@ -16,6 +17,7 @@ import importlib.machinery
 import io
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import threading
@@ -173,6 +175,30 @@ def make_as(uid: int, gid: int, place: str) -> None:
         make_private(place)
     finally:
         os._exit(0)
+
+
+def write_files(lay: dict[str, Any]) -> None:
+    """Write files with a private mode, into a new folder if one is to be made; after a failure a new folder is removed."""
+    before = os.umask(0o77)
+    try:
+        if lay["make"]:
+            os.makedirs(os.path.dirname(lay["folder"].rstrip("/")), exist_ok=True)
+            os.mkdir(lay["folder"])
+        try:
+            for path, data, mode in lay["files"]:
+                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
+                    os.fchmod(file.fileno(), mode)
+                    file.write(base64.b64decode(data))
+        except OSError:
+            remove_files(lay)
+            raise
+    finally:
+        os.umask(before)
+
+
+def remove_files(lay: dict[str, Any]) -> None:
+    if lay["make"]:
+        shutil.rmtree(lay["folder"], ignore_errors=True)
 
 
 def call(order: dict[str, Any], files: dict[str, Any], finder: Any) -> int:

@@ -10,7 +10,6 @@ when its stdin does.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import gc
@@ -33,9 +32,8 @@ from typing import Any
 
 from forkless.modules.warm.remote.async_job import (  # on the host, its text comes first
     CommandLine,
-    become_wrapper,
     command_line,
-    start_as_module,
+    fork_in_place_of,
 )
 from forkless.modules.warm.remote.child import (  # likewise
     call,
@@ -43,8 +41,10 @@ from forkless.modules.warm.remote.child import (  # likewise
     limit,
     look_again,
     make_folder,
+    remove_files,
     start_programs_quickly,
     tell_output,
+    write_files,
 )
 from forkless.modules.warm.remote.importer import Importer, SourceFile  # likewise
 from forkless.modules.warm.remote.live_output import PART, OutputLines  # likewise
@@ -72,30 +72,6 @@ class ModuleProcess:
 
 def ours(name: str) -> bool:
     return name in ("ansible", "ansible_collections") or name.startswith(("ansible.", "ansible_collections."))
-
-
-def write_files(lay: dict[str, Any]) -> None:
-    """Write files with a private mode, into a new folder if one is to be made; after a failure a new folder is removed."""
-    before = os.umask(0o77)
-    try:
-        if lay["make"]:
-            os.makedirs(os.path.dirname(lay["folder"].rstrip("/")), exist_ok=True)
-            os.mkdir(lay["folder"])
-        try:
-            for path, data, mode in lay["files"]:
-                with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
-                    os.fchmod(file.fileno(), mode)
-                    file.write(base64.b64decode(data))
-        except OSError:
-            remove_files(lay)
-            raise
-    finally:
-        os.umask(before)
-
-
-def remove_files(lay: dict[str, Any]) -> None:
-    if lay["make"]:
-        shutil.rmtree(lay["folder"], ignore_errors=True)
 
 
 class RemoteServer:
@@ -352,10 +328,12 @@ class RemoteServer:
         if files is None or self.look() != self.seen or (cwd and not self.there(cwd)):
             self.say(b"N", number, b"stale")
             return
-        self.shows = command_line() if order["argv"] else None
-        if order["argv"] and (self.shows is None or not self.shows.has_room(order)):
-            self.say(b"N", number, b"the command line of a job cannot be shown here")
-            return
+        if order["argv"]:
+            self.shows = command_line()
+            # A job is found by async_wrapper's command line, as far as the job's id.
+            if self.shows is None or not self.shows.has_room([*order["interpreter"], *order["argv"][:2]]):
+                self.say(b"N", number, b"the command line of a job cannot be shown here")
+                return
         try:
             if order["lay"]:
                 write_files(order["lay"])
@@ -443,8 +421,11 @@ class RemoteServer:
             archive = self.finder.serve(files, order["module"])
             if live:
                 tell_output(live[1], [*order["live"], *order.get("secrets", ())])
-            if self.shows is not None:
-                become_wrapper(order, self.shows, functools.partial(start_as_module, self, set(sys.modules)))
+            if order["argv"] and self.shows is not None:
+                self.shows.show([*order["interpreter"], *order["argv"]])
+            if order["job"] is not None and self.shows is not None:
+                start = functools.partial(self.start_job, order["job"], set(sys.modules))
+                fork_in_place_of([*order["job"]["interpreter"], *order["job"]["argv"]], self.shows, start)
             try:
                 code = call(order, files, self.finder)
             finally:
@@ -452,6 +433,17 @@ class RemoteServer:
         except BaseException:  # noqa: BLE001  # the child must never return into the server's loop
             sys.excepthook(*sys.exc_info())
         exit_now(code)
+
+    def start_job(self, order: dict[str, str], before: set[str]) -> int:
+        """The module that async_wrapper starts, in its own process; `before`: what was imported when async_wrapper was not."""
+        for name in filter(ours, set(sys.modules) - before):
+            self.forget(name)
+        files = self.payloads[order["digest"]]
+        archive = self.finder.serve(files, order["module"])
+        try:
+            return call(order, files, self.finder)
+        finally:
+            archive.remove()
 
     def fit(self, files: dict[str, Any]) -> None:
         """Remove Ansible modules from sys.modules that this payload lacks or has in another version."""
