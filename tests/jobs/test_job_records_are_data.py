@@ -11,7 +11,7 @@ import pytest
 
 from forkless import jobs
 from forkless.jobs import Key
-from jobs_controller import ENGINES, Controller, role
+from jobs_controller import BIN, ENGINES, Controller, role
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(600)]
 
@@ -113,3 +113,40 @@ def test_the_roles_hand_out_what_a_record_says_and_nobody_evaluates_it(controlle
     done = controller.play(plays, engine=engine)
     assert_nothing_was_evaluated(controller, done)
     assert "was {{ lookup('ansible.builtin.pipe'" in done.out, str(done)
+
+
+@pytest.mark.matrix_ends
+def test_what_the_vault_protects_is_not_in_a_record(controller):
+    """Neither as a value nor within one, also of a variable that only another one uses."""
+    (controller.folder / "password").write_text("pass\n")
+    vault = ["--vault-password-file", "password"]
+    made = subprocess.run(
+        [BIN / "ansible-vault", "encrypt_string", *vault, "--name", "secret", "hunter2"],
+        cwd=controller.folder, env=controller.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=True, timeout=300,
+    )  # fmt: skip
+    (controller.folder / "vars.yml").write_text(made.stdout + "url: 'https://me:{{ secret }}@db'\n")
+    metadata = {"whole": "{{ secret }}", "within": ["{{ url }}"], "other": {"n": 7, "text": "plain"}}
+    play = {
+        "hosts": "here",
+        "gather_facts": False,
+        "vars_files": ["vars.yml"],
+        "tasks": [role("async_job_save", job_name="dump", ansible_job_id="j1.2", metadata=metadata)],
+    }
+    done = controller.play([play], *vault)
+    masked = {"whole": "********", "within": ["https://me:********@db"], "other": {"n": 7, "text": "plain"}}
+    assert controller.record("dump")["metadata"] == masked
+    files = [path for path in (controller.folder / ".ansible_async_state").rglob("*") if path.is_file()]
+    assert files and not [path for path in files if b"hunter2" in path.read_bytes()]
+    assert "were masked" in " ".join(str(done).split())
+
+
+@pytest.mark.parametrize("name", ["\x1b[2Jgone", "web1\u202etxt"])
+def test_a_name_in_a_record_does_not_act_on_the_terminal(controller, name):
+    folder = controller.folder / "state"
+    jobs.JobRegistry(jobs.open_store(f"file:{folder}")).save(Key(name, name), f"j1{name}.2")
+    for command in (["list"], ["status", name], ["show", name]):
+        done = subprocess.run(
+            [sys.executable, "-m", "forkless", "jobs", *command, "--store", f"file:{folder}"],
+            cwd=controller.folder, env=controller.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=300,
+        )  # fmt: skip
+        assert name not in done.stdout + done.stderr, done

@@ -19,7 +19,8 @@ _COLOURS = {"running": "36", "done": "32", "claimed": "36", "unreachable": "35",
 def sentence(row: dict[str, Any]) -> str:
     more = [f"{name} {row[name]}" for name in ("rc", "signal") if row.get(name) is not None]
     more += [str(row[name]) for name in ("why",) if row.get(name)]
-    return f"{row['job_name']} on {row['host']}: {_coloured(row['state'])}" + (f" ({'; '.join(more)})" if more else "")
+    what, after = f"{row['job_name']} on {row['host']}: ", f" ({'; '.join(more)})" if more else ""
+    return printable(what) + _coloured(row["state"]) + printable(after)
 
 
 def pids_text(pids: list[int]) -> str:
@@ -48,6 +49,7 @@ def print_table(head: list[str], rows: list[list[str]]) -> None:
 
 
 def printable(text: str) -> str:
+    """The text without characters that would move a terminal's cursor or change what it shows elsewhere."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -61,5 +63,5 @@ def tell(problems: Iterable[str]) -> int:
     """Write each of these sentences once; 1 if there was one."""
     told = list(dict.fromkeys(problems))
     for problem in told:
-        sys.stderr.write(f"forkless jobs: {problem}\n")
+        sys.stderr.write(f"forkless jobs: {printable(str(problem))}\n")
     return 1 if told else 0

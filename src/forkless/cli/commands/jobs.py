@@ -23,7 +23,7 @@ from forkless.cli.jobs_lookup import (
     row_of,
     unreadable,
 )
-from forkless.cli.jobs_view import cell, pids_text, print_json, print_table, sentence, tell
+from forkless.cli.jobs_view import cell, pids_text, print_json, print_table, printable, sentence, tell
 from forkless.cli.jobs_wait import wait
 from forkless.core.errors import ForklessError, JobChangedError
 from forkless.jobs import CLAIMED, STATE_DIR, JobRegistry, Record, open_store
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             store.close()
     except ForklessError as error:
-        sys.stderr.write(f"forkless jobs: {error}\n")
+        sys.stderr.write(f"forkless jobs: {printable(str(error))}\n")
         return 1
     except KeyboardInterrupt:
         return 130
@@ -240,7 +240,8 @@ def _show(registry: JobRegistry, asked: argparse.Namespace) -> int:
         print_json(record.shown())
     else:
         for name, value in record.shown().items():
-            print(f"{name + ':':<16}{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            print(f"{name + ':':<16}{printable(text)}")
     return 0
 
 

@@ -11,6 +11,7 @@ import yaml
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.forkless.core.plugins.modules.async_job import DOCUMENTATION
+from ansible_collections.forkless.core.plugins.plugin_utils.vaulted import without_vaulted
 
 MISSING = ""
 try:
@@ -184,10 +185,13 @@ class ActionModule(ActionBase):
         except (AnsibleConnectionFailure, AnsibleError) as error:
             # The id is saved even if the host cannot be asked about the job's processes.
             warnings.append("%s was saved, but the host could not be asked about its processes: %s" % (key, error))
+        metadata, masked = without_vaulted(asked["metadata"], self._vars)
+        if masked:
+            warnings.append("a record is plain text, so values from the vault in the metadata of %s were masked." % key)
         record = self._registry.save(
             key,
             asked["ansible_job_id"],
-            metadata=json.loads(json.dumps(asked["metadata"], default=str)),
+            metadata=json.loads(json.dumps(metadata, default=str)),
             async_dir=where["async_dir"] if where["found"] or not slot else slot,
             slot=slot,
             process=where["process"],
