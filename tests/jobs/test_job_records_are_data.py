@@ -140,13 +140,12 @@ def test_what_the_vault_protects_is_not_in_a_record(controller):
     assert "were masked" in " ".join(str(done).split())
 
 
-@pytest.mark.parametrize("name", ["\x1b[2Jgone", "web1\u202etxt"])
-def test_a_name_in_a_record_does_not_act_on_the_terminal(controller, name):
-    folder = controller.folder / "state"
+def test_a_name_in_a_record_does_not_act_on_the_terminal(controller):
+    folder, name = controller.folder / "state", "\x1b[2Jgone\u202etxt"
     jobs.JobRegistry(jobs.open_store(f"file:{folder}")).save(Key(name, name), f"j1{name}.2")
-    for command in (["list"], ["status", name], ["show", name]):
+    for command in (["list"], ["show", name]):
         done = subprocess.run(
             [sys.executable, "-m", "forkless", "jobs", *command, "--store", f"file:{folder}"],
             cwd=controller.folder, env=controller.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=300,
         )  # fmt: skip
-        assert name not in done.stdout + done.stderr, done
+        assert not {"\x1b", "\u202e"} & set(done.stdout + done.stderr), done

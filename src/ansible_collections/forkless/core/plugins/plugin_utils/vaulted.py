@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from ansible.errors import AnsibleError
 from ansible.parsing import vault
 
 try:
@@ -35,9 +36,10 @@ def _secrets(variables):
 def _vaulted(value, depth):
     if isinstance(value, EncryptedString):
         try:
-            yield str(value)
-        except Exception:  # pylint: disable=broad-except
-            return  # no secret for it here, so nothing can have shown it
+            text = str(value)
+        except AnsibleError:
+            return  # this run has no secret for it, so nothing can have shown it
+        yield text
     elif isinstance(value, dict) and depth < 20:
         for inner in value.values():
             yield from _vaulted(inner, depth + 1)
