@@ -11,7 +11,7 @@ plugins use call them directly. Threads that are started outside of runs are not
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forkless.core.run_context import entered
 from forkless.engines.threads import context
