@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Devices that speak like IOS or EOS over SSH, many in one process, on one loop.
+Devices that speak like IOS or EOS over SSH, and those of network_api_devices.py, many in one process, on one loop.
 
     python tests/network_device.py '{"r1": {}, "r2": {"os": "eos", "secret": "s3cret"}}' events.jsonl
 
@@ -19,6 +19,8 @@ import time
 
 import asyncssh
 
+from network_api_devices import HttpDevice, Netconf
+
 VERSIONS = {
     "ios": "Cisco IOS Software, C2960 Software (C2960-LANBASEK9-M), Version 15.0(2)SE4, RELEASE SOFTWARE (fc1)\n"
     '{name} uptime is 1 week\nSystem image file is "flash:/c2960.bin"\ncisco WS-C2960 (PowerPC405) processor with 65536K bytes of memory.\n'
@@ -36,6 +38,7 @@ class Device:
         log,
         *,
         os="ios",
+        speaks="shell",
         user="admin",
         password="pw",
         secret=None,
@@ -44,7 +47,8 @@ class Device:
         algorithms=None,
     ):
         self.name, self.os, self.user, self.password, self.secret = name, os, user, password, secret
-        self.login_delay, self.free = login_delay, sessions
+        self.speaks, self.login_delay, self.free = speaks, login_delay, sessions
+        self.made = 0  # NETCONF sessions
         self.algorithms = algorithms or {}
         self.lines = [f"hostname {name}"]
         self._log = log
@@ -208,13 +212,20 @@ class Session:
 async def serve(devices, events):
     key = asyncssh.generate_private_key("ssh-ed25519")
     log = open(events, "a", encoding="utf-8")  # noqa: ASYNC230, SIM115  # a short line now and then, until the process ends
-    ports = {}
+    ports, servers = {}, []
     for name, options in devices.items():
         device = Device(name, log, **options)
 
+        if device.speaks == "http":
+            server = await asyncio.start_server(HttpDevice(device).serve, "127.0.0.1", 0, backlog=200)
+            ports[name] = server.sockets[0].getsockname()[1]
+            servers.append(server)  # closed when it is collected
+            continue
+
         async def session(process, device=device):
+            device.made += 1
             try:
-                await Session(device, process).run()
+                await (Netconf(device, process, device.made) if process.subsystem else Session(device, process)).run()
             except (asyncssh.Error, OSError, asyncio.CancelledError):
                 pass
             finally:

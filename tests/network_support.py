@@ -15,7 +15,8 @@ import forkless
 import prepare_collections
 
 TESTS = pathlib.Path(__file__).resolve().parent
-OS = {"ios": "cisco.ios.ios", "eos": "arista.eos.eos"}
+OS = {"ios": "cisco.ios.ios", "eos": "arista.eos.eos", "fortios": "fortinet.fortios.fortios", "netconf": "default"}
+HTTP = {"ansible_connection": "ansible.netcommon.httpapi", "ansible_httpapi_use_ssl": False}
 SOON = 120
 # The same in every test: for another configuration ansible-core is imported anew.
 ENVIRONMENT = {
@@ -80,9 +81,12 @@ class NetworkProject:
         for name, port in self.devices.ports.items():
             if only and name not in only:
                 continue
+            spec = self.devices.specs[name]
             given = {
                 "ansible_host": "127.0.0.1", "ansible_port": port, "ansible_user": "admin", "ansible_password": "pw",
-                "ansible_connection": "ansible.netcommon.network_cli", "ansible_network_os": OS[self.devices.specs[name].get("os", "ios")],
+                "ansible_connection": "ansible.netcommon.network_cli", "ansible_network_os": OS[spec.get("os", "ios")],
+                **({**HTTP, "ansible_httpapi_port": port} if spec.get("speaks") == "http" else {}),
+                **({"ansible_connection": "ansible.netcommon.netconf"} if spec.get("os") == "netconf" else {}),
                 **variables.get("all", {}), **variables.get(name, {}),
             }  # fmt: skip
             lines.append(f"{name} {' '.join(f'{key}={value!r}' for key, value in given.items())}")

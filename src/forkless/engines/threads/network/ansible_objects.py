@@ -54,6 +54,9 @@ class RpcServer(Protocol):
     """JsonRpcServer."""
 
     _objects: set[DevicePlugin]
+    _identifier: object
+
+    def internal_error(self, data: str) -> dict[str, object]: ...
 
     def handle_request(self, request: str | bytes) -> str: ...
 

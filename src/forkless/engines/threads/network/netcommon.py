@@ -38,9 +38,9 @@ __all__ = [
 _PACKAGE = "ansible_collections.ansible.netcommon.plugins.connection."
 _BASE = "plugin_utils/connection_base.py"
 
-# The connection plugins that live in the run. The others (netconf, httpapi, grpc) keep Ansible's helper process: no test has shown yet
-# that their answers are the same in this process.
-IN_THE_RUN = ("connection/network_cli.py",)
+# The connection plugins that live in the run. grpc keeps Ansible's helper process: no test has shown yet that its answers are the same in
+# this process.
+IN_THE_RUN = ("connection/network_cli.py", "connection/httpapi.py", "connection/netconf.py")
 # The functions that matter, by file: the plugins above, what they open themselves, and the base class.
 FUNCTIONS: dict[str, tuple[str, ...]] = {
     "connection/network_cli.py": (
@@ -48,6 +48,10 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
         "receive_paramiko", "send", "set_check_prompt", "set_options", "ssh_type", "ssh_type_conn", "update_play_context",
     ),
     "connection/libssh.py": ("_connect", "close"),
+    "connection/httpapi.py": (
+        "__init__", "_connect", "_url", "close", "load_platform_plugins", "send", "transport_test", "update_play_context",
+    ),
+    "connection/netconf.py": ("__init__", "_connect", "_get_proxy_command", "close", "exec_command", "manager", "update_play_context"),
     _BASE: ("__getattr__", "__init__", "set_options"),
 }  # fmt: skip
 # network_cli opens libssh's plugin itself.

@@ -22,6 +22,7 @@ from forkless.engines.threads.patches import (
     stdlib_views,
     strategy,
     syntax_trees,
+    url_openers,
 )
 from forkless.engines.threads.speed import caches, shortcuts
 from forkless.engines.threads.workers import loop_items, worker
@@ -350,6 +351,11 @@ SEAMS: tuple[Seam, ...] = (
         "a module that runs inside the worker could return another host's result",
         run_state.no_direct_execution,
         KNOWN[:1],
+    ),
+    Seam(
+        "ansible.module_utils.urls:urllib",
+        "one request would be sent with the credentials, cookies and certificates of another",
+        url_openers.urllib_of_each_thread,
     ),
     # -- network devices
     Seam(
