@@ -67,6 +67,8 @@ def _pair(session: nox.Session, python: tuple[str, str], core: str, *tests: str)
         install = [UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python"]
         session.run(*install, "-e", ".[dev]", f"ansible-core{core}", external=True)
         open(ready, "w").close()
+    if "not alone" in tests:  # everything: also the tests that need collections, which differ between ansible-cores
+        session.run(f"{venv}/bin/python", "tests/prepare_collections.py", external=True)
     print(f"-- Python {full}, ansible-core{core}", flush=True)
     session.run(f"{venv}/bin/python", "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", *tests, external=True)
 

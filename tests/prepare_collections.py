@@ -2,11 +2,13 @@
 """
 Extracts real collections for the tests from the package `ansible` on PyPI: community.general, ansible.utils, and those for network devices.
 
-Only these of about a hundred collections are kept, of fortinet.fortios only one module. tests/prepare.py runs it.
+Only these of about a hundred collections are kept, of fortinet.fortios only one module. A release of `ansible` goes with one minor of
+ansible-core, and its netcommon may fail with another: each minor has a folder of its own. tests/prepare.py runs it.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -15,7 +17,10 @@ import sys
 import tempfile
 import zipfile
 
-FOLDER = pathlib.Path(__file__).parent / ".collections"
+MINOR = ".".join(importlib.metadata.version("ansible-core").split(".")[:2])
+# 2.22 has no release of `ansible` yet.
+PACKAGE = {"2.18": "ansible~=11.0", "2.19": "ansible~=12.0", "2.20": "ansible~=13.0"}.get(MINOR, "ansible~=14.0")
+FOLDER = pathlib.Path(__file__).parent / f".collections-{MINOR}"
 COLLECTIONS = ("community/general", "ansible/utils", "ansible/netcommon", "cisco/ios", "arista/eos", "fortinet/fortios")
 WANTED = tuple(f"ansible_collections/{one}/" for one in COLLECTIONS)
 MISSING = "real collections are not there; get them with: python tests/prepare_collections.py"
@@ -37,7 +42,7 @@ def prepare() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", folder, "ansible>=11"],
+            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", folder, PACKAGE],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         wheels = list(pathlib.Path(folder).glob("ansible-*.whl"))
@@ -46,7 +51,7 @@ def prepare() -> None:
                 f"missing: the package ansible ({done.stderr.strip().splitlines()[-1:]}); the tests that need it say so"
             )
             return
-        draft = FOLDER.with_name(f".collections.draft{os.getpid()}")  # another process may do the same
+        draft = FOLDER.with_name(f"{FOLDER.name}.draft{os.getpid()}")  # another process may do the same
         with zipfile.ZipFile(wheels[0]) as wheel:
             wheel.extractall(draft, [name for name in wheel.namelist() if _wanted(name)])
         try:

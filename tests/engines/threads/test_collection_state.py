@@ -12,11 +12,13 @@ import textwrap
 
 import pytest
 
+import prepare_collections
+
 from forkless.engines.threads.patches import collection_modules, stateless_files
 
 # Importing ansible-core for another folder of collections starts ldconfig.
 pytestmark = pytest.mark.spawns
-COLLECTIONS = pathlib.Path(__file__).parents[2] / ".collections"
+COLLECTIONS = prepare_collections.FOLDER
 
 
 @pytest.fixture(scope="module")

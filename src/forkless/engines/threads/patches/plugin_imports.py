@@ -155,6 +155,11 @@ class _Re(WorkerView):
     compile = staticmethod(functools.lru_cache(maxsize=16384, typed=True)(re.compile))
 
 
+# Loggers of libraries whose level is not a plugin's to set: netcommon's netconf plugin lowers it for its process, and ncclient would
+# write every message to and from a device into the log of the program.
+_LEVEL_OF_THE_PROGRAM = frozenset({"ncclient"})
+
+
 class _Logger:
     """A logger of the program. A handler that a plugin adds is removed when its worker ends, and gets no records of other workers."""
 
@@ -173,6 +178,11 @@ class _Logger:
 
     def addHandler(self, handler: logging.Handler) -> None:  # noqa: N802  # the stdlib's name
         _add_handler(self.__dict__["_real"], handler)
+
+    def setLevel(self, level: int | str) -> None:  # noqa: N802  # the stdlib's name
+        real: logging.Logger = self.__dict__["_real"]
+        if real.name not in _LEVEL_OF_THE_PROGRAM:
+            real.setLevel(level)
 
     def getChild(self, suffix: str) -> object:  # noqa: N802  # the stdlib's name
         return _Logger(self.__dict__["_real"].getChild(suffix))
