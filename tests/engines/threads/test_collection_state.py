@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pathlib
 import shutil
 import sys
 import textwrap
@@ -13,7 +12,6 @@ import textwrap
 import pytest
 
 import prepare_collections
-
 from forkless.engines.threads.patches import collection_modules, stateless_files
 
 # Importing ansible-core for another folder of collections starts ldconfig.

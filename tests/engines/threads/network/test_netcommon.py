@@ -14,7 +14,7 @@ PLUGINS = prepare_collections.FOLDER / "ansible_collections" / "ansible" / "netc
 
 def test_the_examined_releases_are_known():
     assert netcommon.known_versions() == ["7.2.0", "8.2.0", "8.5.3", "8.7.1"]
-    assert netcommon.changed(str(PLUGINS), "connection/network_cli.py") == []
+    assert [one for plugin in netcommon.IN_THE_RUN for one in netcommon.changed(str(PLUGINS), plugin)] == []
 
 
 def test_the_doctor_names_the_release_and_the_function_that_is_not_known(tmp_path, monkeypatch):
@@ -38,4 +38,4 @@ def test_only_plugins_whose_answers_are_tested_live_in_the_run():
     names = ("network_cli", "netconf", "httpapi", "grpc", "libssh")
     package = "ansible_collections.ansible.netcommon.plugins.connection."
     found = [name for name in names if netcommon.plugin_at(package + name, str(PLUGINS / "connection" / f"{name}.py"))]
-    assert found == ["network_cli"]
+    assert found == ["network_cli", "netconf", "httpapi"]

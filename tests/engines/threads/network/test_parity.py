@@ -89,6 +89,61 @@ MORE = """\
   vars: {ansible_network_import_modules: false}
 """
 
+HTTP = """\
+- name: answers
+  arista.eos.eos_command: {commands: [show hostname, {command: show version, output: json}]}
+  register: said
+- debug: var=said.stdout
+- name: the secret is wrong
+  arista.eos.eos_command: {commands: [show hostname]}
+  become: true
+  become_method: enable
+  vars: {ansible_become_password: wrong}
+  ignore_errors: true
+- name: an error of the device
+  arista.eos.eos_command: {commands: [show wrong]}
+  ignore_errors: true
+- name: a command that does not end
+  arista.eos.eos_command: {commands: [hang]}
+  vars: {ansible_command_timeout: 2}
+  ignore_errors: true
+- name: after it
+  arista.eos.eos_command: {commands: [show hostname]}
+- name: the device ends the connection
+  arista.eos.eos_command: {commands: [drop]}
+  ignore_errors: true
+- meta: reset_connection
+- name: the password is wrong
+  arista.eos.eos_command: {commands: [show hostname]}
+  vars: {ansible_password: wrong}
+  ignore_errors: true
+- name: as a process
+  arista.eos.eos_command: {commands: [show hostname]}
+  vars: {ansible_network_import_modules: false}
+"""
+NETCONF = """\
+- name: answers
+  ansible.netcommon.netconf_get: {source: running}
+  register: said
+- debug: var=said.stdout
+- name: an error of the device
+  ansible.netcommon.netconf_rpc: {rpc: wrong}
+  ignore_errors: true
+- name: a request that does not end
+  ansible.netcommon.netconf_rpc: {rpc: hang}
+  vars: {ansible_command_timeout: 2}
+  ignore_errors: true
+- meta: reset_connection
+- name: after it
+  ansible.netcommon.netconf_get: {source: running}
+- name: the device ends the session
+  ansible.netcommon.netconf_rpc: {rpc: drop}
+  ignore_errors: true
+- name: and it is gone
+  ansible.netcommon.netconf_get: {source: running}
+  ignore_errors: true
+"""
+
 
 def programs():
     folder = pathlib.Path(sys.executable).parent
@@ -117,9 +172,10 @@ def compare(devices, project, play, options=(), **variables):
     outputs = {}
     for (program, words), name in zip(programs().items(), ("aaaa", "bbbb"), strict=True):
         project.hosts({name: {"other": f"other{name}", **variables}, f"other{name}": variables})
+        port = str(devices.ports[name])
         path = project.write(play, name=f"{name}.yml", hosts=name)
         done = project.command(*words, "-i", str(project.folder / "hosts.ini"), path, *options)
-        outputs[program] = printed(done, name)
+        outputs[program] = printed(done, name).replace(port, "PORT")
         assert "PLAY RECAP" in done.stdout, done.stdout + done.stderr
     assert outputs["forkless"] == outputs["stock"]
     counts = [devices.count(name, "login") for name in ("aaaa", "bbbb")]
@@ -144,7 +200,28 @@ def test_stock_and_forkless_print_the_same(pair):
     assert "failed to elevate privilege to enable mode" in text
 
 
-@pytest.mark.skipif("FORKLESS_NETWORK" not in os.environ, reason="make network runs it: it takes minutes")
+at_length = pytest.mark.skipif("FORKLESS_NETWORK" not in os.environ, reason="make network runs it: it takes minutes")
+
+
+@at_length
+@pytest.mark.parametrize("options", [(), ("-vvvv",)])
+@pytest.mark.parametrize(
+    ("spec", "play"),
+    [({"os": "eos", "speaks": "http"}, HTTP), ({"os": "netconf"}, NETCONF)],
+    ids=["httpapi", "netconf"],
+)
+def test_stock_and_forkless_print_the_same_over_other_connections(tmp_path, spec, play, options):
+    from network_support import Devices, NetworkProject
+
+    devices = Devices(tmp_path / "devices", {"aaaa": spec, "bbbb": spec, "otheraaaa": spec, "otherbbbb": spec})
+    try:
+        text = compare(devices, NetworkProject(tmp_path / "project", devices), play, options)
+    finally:
+        devices.close()
+    assert "command timeout triggered, timeout value is 2 secs" in text
+
+
+@at_length
 @pytest.mark.parametrize("ssh_type", ["paramiko", "libssh"])
 @pytest.mark.parametrize("options", [(), ("-vvvv",), ("--check", "--diff")])
 def test_stock_and_forkless_print_the_same_at_length(pair, ssh_type, options):
