@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 import pathlib
 import shutil
+import signal
 
 import pytest
 
 import prepare_collections
-from network_support import results, wait_for
+from network_support import SOON, results, wait_for
 
 pytestmark = [pytest.mark.spawns, pytest.mark.interrupts]
 
@@ -29,16 +30,22 @@ def project(on_devices, devices):
     return made
 
 
-def helpers(project):
-    """The helper processes that ansible-core started for this project's connections."""
+def processes(project, name):
+    """The processes of this project's runs whose command contains the name."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and os.readlink(entry / "cwd").startswith(str(project.folder)):
-                found.append((entry / "cmdline").read_text())
+                if name in (entry / "cmdline").read_text():
+                    found.append(int(entry.name))
         except OSError:
             continue
-    return [one for one in found if "ansible_connection_cli_stub" in one]
+    return found
+
+
+def helpers(project):
+    """The helper processes that ansible-core started for this project's connections."""
+    return processes(project, "ansible_connection_cli_stub")
 
 
 def test_a_module_in_a_process_and_one_in_the_worker_use_one_login(project, devices, tmp_path):
@@ -53,6 +60,19 @@ def test_a_module_in_a_process_and_one_in_the_worker_use_one_login(project, devi
     }, result.stdout  # fmt: skip
     assert {name: devices.count(name, "login") - count for name, count in before.items()} == {"r1": 1, "r2": 1}
     assert list(sockets.iterdir()) == []
+
+
+def test_a_module_that_was_ended_leaves_no_answer_to_the_next(project, devices):
+    """The device's thread would go on with the command of a process that is gone, for `persistent_command_timeout` seconds."""
+    project.hosts({"all": {"ansible_network_cli_ssh_type": "libssh", "ansible_command_timeout": 600}})
+    process = "  vars: {ansible_network_import_modules: false}\n  ignore_errors: true\n"
+    seen = len(devices.commands("r1"))
+    run = project.start(ASK.replace("show hostname", "hang") + process + ASK, hosts="r1")
+    wait_for(lambda: "hang" in devices.commands("r1")[seen:])
+    for pid in processes(project, "AnsiballZ_ios_command"):
+        os.kill(pid, signal.SIGKILL)
+    result = run.wait(SOON)
+    assert {host: one.get("stdout") for host, one in results(result).items()} == {"r1": ["Hostname: r1"]}, result.stdout
 
 
 def test_a_socket_that_cannot_be_made_is_named(project, tmp_path):

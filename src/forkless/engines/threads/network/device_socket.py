@@ -67,7 +67,11 @@ class DeviceSocket:
         """Answer the requests of one client until it goes away."""
         while (head := self._read(client, _LENGTH.size)) is not None:
             data = self._read(client, _LENGTH.unpack(head)[0])
-            request = None if data is None else self._device.ask(functools.partial(self._device.handle, data))
+            if data is None:
+                return
+            handle = functools.partial(self._device.handle, data)
+            # A module that was ended, by `timeout:` of its task, leaves a command behind, whose answer would go to the next.
+            request = self._device.ask(handle, functools.partial(_is_there, client))
             if request is None:
                 return
             answer = str(request.answer).encode("utf-8", "surrogateescape")
@@ -89,3 +93,13 @@ class DeviceSocket:
                 return None
             data += more
         return data
+
+
+def _is_there(client: socket.socket) -> bool:
+    """Whether the process at the other end of the socket still has it open."""
+    try:
+        return client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+    except (BlockingIOError, TimeoutError):  # nothing to read
+        return True
+    except OSError:
+        return False

@@ -109,8 +109,12 @@ class DeviceWorker(Worker):
             self._done.set()
             raise
 
-    def ask(self, work: Callable[[], object]) -> Request | None:
-        """Hand a request to the device's thread and wait until it is done. None if the connection has ended."""
+    def ask(self, work: Callable[[], object], wanted: Callable[[], bool] = lambda: True) -> Request | None:
+        """
+        Hand a request to the device's thread and wait until it is done. None if the connection has ended.
+
+        If the answer is not `wanted` any more, the connection is ended.
+        """
         request = Request(work)
         with self._lock:
             if self._closed:
@@ -119,7 +123,8 @@ class DeviceWorker(Worker):
         try:
             # With a timeout: an exception that is sent to the calling thread is raised only between two waits in C.
             while not request.done.wait(0.5):
-                pass
+                if not wanted():
+                    self.give_up()
         except BaseException:
             # The task was stopped or timed out. What the device sends next would be taken for the answer to the next request.
             self.give_up()
