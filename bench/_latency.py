@@ -72,7 +72,8 @@ class _Proxy:
                 data = b""
             if client and data:
                 self._traffic.sent += len(data)
-                self._traffic.turns[number] += self._spoke[number]
+                turns = self._traffic.turns  # a connection that is kept outlives `clear`
+                turns[number] = turns.get(number, 0) + self._spoke[number]
                 self._spoke[number] = False
             elif data:
                 self._traffic.received += len(data)
@@ -99,5 +100,14 @@ def far_away(targets: list[tuple[str, int]], milliseconds: float) -> Iterator[tu
     try:
         yield asyncio.run_coroutine_threadsafe(begin(), loop).result(60), traffic
     finally:
+        asyncio.run_coroutine_threadsafe(_end_all(), loop).result(60)
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
+        loop.close()
+
+
+async def _end_all() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

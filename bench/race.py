@@ -55,7 +55,7 @@ LOOP = """
 - hosts: localhost
   connection: local
   gather_facts: false
-  vars: {forkless_loop_workers: 8}
+  vars: {forkless_loop_workers: 8, ansible_python_interpreter: "{{ ansible_playbook_python }}"}
   tasks:
     - {command: sleep 0.2, loop: "{{ range(50) | list }}"}
 """
