@@ -46,7 +46,7 @@ class _Proxy:
             await asyncio.gather(
                 self._pass_on(reader, far_writer, number, True), self._pass_on(far_reader, writer, number, False)
             )
-        except OSError:
+        except (OSError, asyncio.CancelledError):  # cancelled at the end; up to 3.11 asyncio would print it
             writer.close()
 
     async def _pass_on(
