@@ -49,7 +49,7 @@ def run_inside(pytester, **bodies):
     pytester.makeini("[pytest]\nmarkers =\n    spawns: x\n    leaves(what): x\n")
     tests = [f"def test_{name}():\n{textwrap.indent(body, '    ')}\n" for name, body in bodies.items()]
     pytester.makepyfile(test_inner="\n".join(tests))
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-W", "ignore")
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:schemathesis", "-W", "ignore")
 
 
 def test_the_guards_bite(pytester):
