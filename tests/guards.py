@@ -20,7 +20,7 @@ SPAWNS = ("subprocess.Popen", "os.posix_spawn", "os.system", "os.exec", "pty.spa
 
 # The most seconds that something may take to end (a thread after its last statement, a child that is being reaped).
 # A clean test does not wait, so a slow machine does not make it fail.
-GRACE = 5.0
+GRACE = 30.0
 
 # Names that this project, or a project that it replaces, is known to patch.
 WATCHED = (

@@ -45,7 +45,7 @@ BREACHES = {
 def run_inside(pytester, **bodies):
     """An inner pytest with one test for each body, in their order."""
     pytester.makeconftest((HERE / "conftest.py").read_text().replace('pytest_plugins = ["pytester"]', ""))
-    pytester.makepyfile(guards=(HERE / "guards.py").read_text().replace("GRACE = 5.0", "GRACE = 0.2"))
+    pytester.makepyfile(guards=(HERE / "guards.py").read_text().replace("GRACE = 30.0", "GRACE = 0.2"))
     pytester.makeini("[pytest]\nmarkers =\n    spawns: x\n    leaves(what): x\n")
     tests = [f"def test_{name}():\n{textwrap.indent(body, '    ')}\n" for name, body in bodies.items()]
     pytester.makepyfile(test_inner="\n".join(tests))

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+from multiprocessing import resource_tracker
 
 import pytest
 
@@ -68,6 +69,13 @@ def wait_for(condition, seconds=SOON):
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def resource_tracker_of_plugins():
+    """From Python 3.14 on the ThreadPool of a plugin starts the stdlib's resource tracker, which stays until the program ends."""
+    yield
+    resource_tracker._resource_tracker._stop()
 
 
 @pytest.fixture
