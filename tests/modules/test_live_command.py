@@ -167,3 +167,36 @@ def test_a_tapped_program_is_read_and_written_to_as_by_the_stdlib(tmp_path):
     with subprocess.Popen("exec <&-; echo x", shell=True, **streams) as process:  # nobody reads its input
         live_command.tap(process, listener, [])
         assert live_command.communicate(process, data) == (b"x\n", b"")
+
+
+OTHER_CONNECTION = """
+DOCUMENTATION = '''
+name: other
+short_description: reads its program as text, by a time limit
+description: as connections to containers do
+extends_documentation_fragment: [connection_pipelining]
+'''
+import subprocess
+from ansible.plugins.connection.local import Connection as Local
+
+class Connection(Local):
+    transport = 'other'
+
+    def exec_command(self, cmd, in_data=None, sudoable=True):
+        try:
+            done = subprocess.run(['sh', '-c', cmd], capture_output=True, text=True, timeout=1 if 'sleep' in cmd else 200)
+        except subprocess.TimeoutExpired:
+            return 124, b'', b'too long'
+        return done.returncode, done.stdout.encode(), done.stderr.encode()
+"""
+
+
+def test_programs_of_other_connections_are_read_as_these_read_them(tmp_path):
+    (tmp_path / "connection_plugins").mkdir()
+    (tmp_path / "connection_plugins" / "other.py").write_text(OTHER_CONNECTION)
+    tasks = [{"raw": "echo as text"}, {"raw": "exec sleep 600", "failed_when": False}]
+    result = run(tmp_path, tasks, "web1,", variables={"ansible_connection": "other"}).wait()
+    assert result.ok, result.stdout
+    assert [(one["rc"], one["stdout"], one["stderr"]) for one in results(result.events)] == [
+        (0, "as text\n", ""), (124, "", "too long")
+    ]  # fmt: skip

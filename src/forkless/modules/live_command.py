@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 
 from forkless.modules.live_output import TimedOutput, live_output_of, run_secrets
 from forkless.modules.warm import remote_temp_dir as remote_temp_dirs
+from forkless.modules.warm import transports
 from forkless.modules.warm.remote.live_output import Masker, TappedFile, as_bytes, tap
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ def told(action: AnsibleAction, arguments: Collection[str]) -> Iterator[None]:
     commands around it, which look for files and make folders, have not.
     """
     wanted = ACTIONS.get(type(action).__module__)
-    live = live_output_of(action) if wanted in arguments else None
+    # Other connections may read their programs in ways that a tap does not know: as text, by lines, with a time limit.
+    known = wanted in arguments and transports.is_known(action._connection)
+    live = live_output_of(action) if known else None
     if live is None:
         yield
         return

@@ -196,3 +196,56 @@ def test_a_job_whose_command_line_cannot_be_shown_starts_cold(run, shared, tmp_p
     assert ended_with(pathlib.Path(results_file))["rc"] == 0
     cold = [line for line in going.wait().stdout.splitlines() if "EXEC" in line and "async_wrapper.py j" in line]
     assert len(cold) == 1, going.wait().stdout
+
+
+def test_an_interpreter_is_no_process_of_a_job_that_it_started(run, shared, tmp_path):
+    """A job's processes are found by ANSIBLE_ASYNC_DIR; LANG is a variable that an interpreter must be started with."""
+    book = WAITS.replace("      async: 600", "      environment: {LANG: C, ONLY: here}\n      async: 600")
+    (tmp_path / "play.yml").write_text(book + "    - {name: waits, wait_for: {path: /nowhere, timeout: 3000}}\n")
+    folder = shared / "jobs"
+    going = run({"here": {"ansible_connection": "local", "ansible_async_dir": str(folder)}})
+    mine, others = [], []
+    for event in going.events():
+        if event.event == "runner_on_start" and event.event_data["task"] == "waits":
+            [jid] = (one.name for one in folder.iterdir())
+            table = processes.snapshot()
+            session = processes.wrappers(table, jid)[0].session
+            for one in table.values():
+                try:
+                    environ = pathlib.Path(f"/proc/{one.pid}/environ").read_bytes()
+                except OSError:  # it has ended
+                    continue
+                if f"ANSIBLE_ASYNC_DIR={folder}".encode() in environ:
+                    (mine if one.session == session else others).append(one.argv)
+            going.cancel()
+    (shared / "go").touch()
+    assert ended_with(folder / jid)["rc"] == 0
+    assert (len(mine) >= 2, others) == (True, [])
+
+
+LEAVES_PROCESS = """
+#!/usr/bin/python
+import multiprocessing, time
+from ansible.module_utils.basic import AnsibleModule
+
+def main():
+    module = AnsibleModule({})
+    multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,), daemon=True).start()
+    module.exit_json(sum=3)
+
+if __name__ == '__main__':
+    main()
+"""
+
+
+def test_a_job_ends_the_processes_of_its_module_as_python_does(run, tmp_path):
+    """A daemonic process has the module's stdout, which async_wrapper reads to its end."""
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "leaves_process.py").write_text(LEAVES_PROCESS.lstrip())
+    (tmp_path / "play.yml").write_text(
+        "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: start, leaves_process: , async: 60, poll: 1}\n"
+    )
+    result = run({"here": {"ansible_connection": "local"}}).wait()
+    assert result.ok, result.stdout
+    [sums] = [event.event_data["res"]["sum"] for event in result.events if event.event == "runner_on_ok"]
+    assert sums == 3

@@ -53,6 +53,8 @@ __all__ = ["WarmExecution"]
 # An interpreter reads these variables only when it starts, so a task that sets one gets an interpreter that was started
 # with it.
 _AT_START = ("LANG", "LC_", "PYTHON", "LD_", "TZ", "PATH", "HOME", "MALLOC_", "GLIBC", "SSL_", "OPENSSL")
+# What remote/main.py answers if a job there could not be told from the interpreter.
+_JOB_NOT_SHOWN = "the command line of a job cannot be shown here"
 
 
 class _RunColdError(Exception):
@@ -179,14 +181,16 @@ class WarmExecution(ColdExecution):
         Split the task's environment from the command: the forked module process sets it, so tasks with other variables
         share the interpreter.
 
-        Variables that an interpreter reads when it starts remain in the command.
+        Only variables that an interpreter reads when it starts remain in the command: with ANSIBLE_ASYNC_DIR in its own
+        environment the interpreter would be taken for a process of the job.
         """
-        if not environ or any(name.startswith(_AT_START) for name in environ):
-            return command, {}
         prefix = self.connection._shell.env_prefix(**environ).strip()
-        if not command.startswith(f"{prefix} "):
+        if not environ or not command.startswith(f"{prefix} "):
             return command, {}
-        return command[len(prefix) :].lstrip(), environ
+        at_start = {name: value for name, value in environ.items() if name.startswith(_AT_START)}
+        kept = self.connection._shell.env_prefix(**at_start).strip()
+        rest = {name: value for name, value in environ.items() if name not in at_start}
+        return f"{kept} {command[len(prefix) :].lstrip()}".lstrip(), rest
 
     def _run(
         self,
@@ -236,6 +240,8 @@ class WarmExecution(ColdExecution):
                     )
                     return _as_a_terminal_shows(*done, transport) if one_stream else done
             except NotStartedError as err:
+                if str(err) == _JOB_NOT_SHOWN:  # true of the host: another interpreter there would say the same
+                    raise _RunColdError(str(err)) from err
                 pool.forget(interpreter)
                 if attempt == 2:
                     raise _RunColdError(str(err)) from err

@@ -11,6 +11,7 @@ plugins use call them directly. Threads that are started outside of runs are not
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING
 
 from forkless.core.run_context import entered
@@ -78,6 +79,9 @@ def executor_submit(original: Callable[..., object], _site: str) -> object:
 
     @functools.wraps(original)
     def submit(executor: object, function: Callable[..., object], /, *args: object, **kwargs: object) -> object:
+        interpreters = sys.modules.get("concurrent.futures.interpreter")
+        if interpreters is not None and isinstance(executor, interpreters.InterpreterPoolExecutor):
+            return original(executor, function, *args, **kwargs)  # it pickles the function for another interpreter
         return original(executor, _for_asker(function), *args, **kwargs)
 
     return submit

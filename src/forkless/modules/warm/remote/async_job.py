@@ -9,7 +9,6 @@ they are overwritten. Sent between child.py and main.py; needs only the stdlib o
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib
 import os
@@ -106,7 +105,6 @@ def become_module(ends: list[int], command: list[str], shows: CommandLine, start
             os.dup2(end, fd)
             os.close(end)
         shows.show(command)
-        atexit._clear()
         tempfile.tempdir = None
         with contextlib.suppress(ImportError):
             importlib.import_module("syslog").closelog()  # it has async_wrapper's name
