@@ -71,6 +71,9 @@ def test_an_upgrade_grants_the_roles_what_is_new_and_lets_nobody_else_call_it(ur
     schema.apply_roles(url)
     database.all("DROP FUNCTION forkless.worker_here(bigint, text, text, int, text[], jsonb, boolean)")
     database.all("DROP TABLE forkless.job_record")
+    database.all(
+        "DROP TABLE forkless.page_user, forkless.page_session, forkless.page_token, forkless.page_audit, forkless.page_delivery"
+    )
     database.all("DELETE FROM forkless.schema_version WHERE version > 1")
     assert schema.upgrade(url) == (1, schema.VERSION)
     call = "forkless.worker_here(bigint, text, text, int, text[], jsonb, boolean)"

@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import pathlib
+import re
 
 import pytest
 
@@ -223,3 +225,21 @@ def test_an_address_with_https_makes_cookies_secure(tmp_path):
     (tmp_path / "page.toml").write_text('address = "https://ansible.example.com/"\n')
     told = settings.read(str(tmp_path / "page.toml"))
     assert (told.host, told.https, told.login) == ("ansible.example.com", True, None)
+
+
+def test_the_configurations_of_the_page_on_servers_are_read(tmp_path):
+    """They are text blocks there, as no test can be that server."""
+    page = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "page-server.md"
+    secret = tmp_path / "a.secret"
+    secret.write_text("a secret of some length")
+    found = [text for text in page.read_text().split("```text\n") if "[login]" in text.partition("```")[0]]
+    assert len(found) == 2
+    for number, text in enumerate(found):
+        config = tmp_path / f"{number}.toml"
+        config.write_text(
+            re.sub(r"file:/etc/forkless/\w+\.secret", f"file:{secret}", text.partition("```")[0]).replace(
+                "/srv/infra", str(tmp_path)
+            )
+        )
+        told = settings.read(str(config))
+    assert told.login.proxy_header == "X-Remote-User"

@@ -21,6 +21,11 @@ VARIABLES = {
     "FORKLESS_NOTIFY_SECRET": "Signs the messages of `forkless jobs wait --notify`, unless `--notify-secret-file` names another secret.",
     "FORKLESS_PLAIN": "`1`: no live view below the output, as with `--plain`. `ANSIBLE_FORKLESS_PLAIN` does the same.",
     "FORKLESS": "`0`: the commands of the shim (`forkless shim`, `forkless exec`) run stock Ansible.",
+    "FORKLESS_SERVER": (
+        "The address of a page, such as `https://ansible.example.com`: `forkless runs` and `forkless launch` use its queue, for people who may "
+        "not reach the database."
+    ),
+    "FORKLESS_TOKEN": "The token with which these commands log in there. The page makes tokens under the user's name.",
     "FORKLESS_SHIM_QUIET": "`1`: the shim does not print the notice that it runs stock Ansible, and why. Without it the notice is printed once in a session.",
     "FORKLESS_SHIM_ASK": "Set by `forkless shim status`: the shim says why it would run stock Ansible, and runs nothing.",
     "FORKLESS_SHIM_STOCK": "Between the two parts of a shim's file: the command that it replaces. No other program sees it.",
