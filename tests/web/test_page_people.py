@@ -12,7 +12,8 @@ import re
 import pytest
 
 from forkless.cli import main
-from forkless.web import settings
+from forkless.queue import QueueRequestError
+from forkless.web import settings, variables
 from forkless.web.access import needed_role
 from forkless.web.accounts import LoginLimit
 
@@ -169,6 +170,37 @@ def test_only_the_proxy_that_knows_the_secret_may_say_who_somebody_is(team):
     assert team.stranger(**vouched | {"x-forkless-proxy-secret": "guess"}).get("/api/me").status_code == 401
     assert team.stranger(**{"x-remote-user": "petra"}).get("/api/me").status_code == 401
     assert team.stranger(**vouched | {"x-remote-user": "unknown"}).get("/api/me").status_code == 401
+
+
+def test_a_look_at_the_hosts_evaluates_nothing_of_an_operator_and_finds_no_secret_of_the_page(team, project, tmp_path):
+    client = team.person("olga")
+    names = ("FORKLESS_DATABASE", "PROXY_SECRET", "HOOK_SECRET")
+    asked = {"playbook": "probe.yml", "inventory": "hosts.ini"}
+    found = " ~ ".join(f"lookup('env', '{name}')" for name in names)
+    (project / "probe.yml").write_text(f"""- hosts: "{{{{ target if ({found}) == '' else 'none' }}}}"\n""")
+    try:
+        plain = client.post("/api/preview", json=asked | {"variables": {"target": "web2"}})
+        assert (plain.status_code, plain.json().get("hosts")) == (200, ["web2"]), plain.text
+        for value in (
+            f"{{{{ lookup('pipe', 'touch {tmp_path}/run') }}}}",
+            f"{{% if lookup('pipe', 'touch {tmp_path}/run') %}}",
+        ):
+            for path, body in (
+                ("/api/preview", asked), ("/api/runs", asked | {"slices": 2}),
+            ):  # fmt: skip
+                answer = client.post(path, json=body | {"variables": {"target": value}})
+                assert (answer.status_code, "has a template in it" in answer.text) == (422, True)
+    finally:
+        (project / "probe.yml").unlink()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("text", ["[a, {b: '{{ c }}'}]", r'["\x7b\x7b c }}"]', "['{# c']", "[{'{% c': 1}]"])
+def test_no_part_of_a_value_is_a_template(text):
+    about = variables.Variable("x", "x", "list", required=False, secret=False, default="", choices=(), source="")
+    with pytest.raises(QueueRequestError, match="has a template in it"):
+        variables.checked([about], {"x": text})
+    assert variables.checked([about], {"x": "[a, {b: '}} { {'}]"}) == {"x": ["a", {"b": "}} { {"}]}
 
 
 # -- messages from outside --------------------------------------------------------------------------------------

@@ -33,10 +33,12 @@ def hosts_of(argv: Sequence[str], cwd: str, environ: Mapping[str, str], *, anywa
     """
     # Passed by stdin: every user of the machine can list the arguments of a process.
     asked = {"cwd": cwd, "argv": list(argv)}
+    # Templates of the playbook are evaluated there: they must not find the password of the queue's database.
+    environ = {name: value for name, value in environ.items() if name != "FORKLESS_DATABASE"}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "forkless.engines.threads.slicing"],
-            input=json.dumps(asked), capture_output=True, text=True, errors="replace", timeout=_PATIENCE, check=False, env=dict(environ),
+            input=json.dumps(asked), capture_output=True, text=True, errors="replace", timeout=_PATIENCE, check=False, env=environ,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as err:
         raise SpecError(f"the playbook could not be read for slices: {type(err).__name__}") from None

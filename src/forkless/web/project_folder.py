@@ -109,6 +109,8 @@ class ProjectFolder:
         for what, value in (("limit", asked.limit), ("tags", asked.tags), ("skip_tags", asked.skip_tags)):
             if any(ord(char) < 32 for char in value):
                 raise QueueRequestError(f"the {what} has a control character in it")
+            if variables.has_template(value):
+                raise QueueRequestError(f"the {what} has a template in it")
         if "@" in asked.limit or asked.limit.strip().startswith(
             "-"
         ):  # @FILE, in any part, would read a file of the worker

@@ -69,6 +69,8 @@ class _PageServer(uvicorn.Server):
 def serve(options: PageOptions) -> int:
     """Serve until SIGINT or SIGTERM. Call it on the main thread."""
     told = settings.read(options.config) if options.config is not None else settings.PageSettings()
+    for name in told.secret_names:
+        os.environ.pop(name, None)  # neither a look at an inventory nor a worker's play finds it
     with contextlib.ExitStack() as around:
         projects = _projects(options, told, around)
         listening = around.enter_context(_listening(options.host, options.port))

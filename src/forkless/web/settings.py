@@ -61,6 +61,8 @@ class PageSettings:
     login: LoginSettings | None = None
     projects: Mapping[str, ProjectSettings] = field(default_factory=dict)
     hooks: Mapping[str, HookSettings] = field(default_factory=dict)
+    secret_names: frozenset[str] = frozenset()
+    """Variables of the environment that hold a secret of the page."""
 
     @property
     def host(self) -> str:
@@ -88,9 +90,11 @@ def read(path: str) -> PageSettings:
     login = _table(told, "login")
     projects = {name: _project(name, one) for name, one in _tables(told, "projects").items()}
     hooks = {name: _hook(name, one, projects) for name, one in _tables(told, "hooks").items()}
+    references = [str(login.get("proxy_secret", "")), *(str(one["secret"]) for one in _tables(told, "hooks").values())]
     return PageSettings(
-        address=address, login=_login(login) if "login" in told else None, projects=projects, hooks=hooks
-    )
+        address=address, login=_login(login) if "login" in told else None, projects=projects, hooks=hooks,
+        secret_names=frozenset(one.removeprefix("env:") for one in references if one.startswith("env:")),
+    )  # fmt: skip
 
 
 def _login(told: Mapping[str, object]) -> LoginSettings:

@@ -12,11 +12,12 @@ import yaml
 
 from forkless.queue import QueueRequestError
 
-__all__ = ["Variable", "checked", "load_yaml", "of_playbook"]
+__all__ = ["Variable", "checked", "has_template", "load_yaml", "of_playbook"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _MOST_VARIABLES = 200
 _MOST_BYTES = 1 << 20
+_TEMPLATE = re.compile(r"\{[{%#]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +139,24 @@ def checked(known: list[Variable], given: Mapping[str, str]) -> dict[str, object
         if not text and (about is None or not about.required):
             continue
         values[name] = _value(about, name, text)
+        if has_template(values[name]):
+            raise QueueRequestError(f"the value of {name} has a template in it ({{{{, {{% or {{#); values are plain")
     for one in known:
         if one.required and values.get(one.name) in (None, ""):
             raise QueueRequestError(f"{one.name} needs a value ({one.source})")
     return values
+
+
+def has_template(value: object) -> bool:
+    """
+    Whether Ansible would evaluate any part of a value. Whoever may start a run may not choose what is evaluated, on the page's machine or elsewhere.
+    """
+    if isinstance(value, str):
+        return _TEMPLATE.search(value) is not None
+    if isinstance(value, Mapping):
+        return any(has_template(one) for pair in value.items() for one in pair)
+    # A set and a tuple are YAML's !!set and the keys of a mapping.
+    return isinstance(value, list | tuple | set) and any(has_template(one) for one in value)
 
 
 def _value(about: Variable | None, name: str, text: str) -> object:
