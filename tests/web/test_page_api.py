@@ -6,16 +6,20 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 
 import httpx
 import pytest
 
 from forkless.cli import main
+from forkless.web.answers import StartRequest
+from forkless.web.project_folder import GitProject
 from queue_support import Database, wait_until
 
 from .conftest import EVIL, Served
@@ -260,6 +264,45 @@ def test_ten_thousand_runs_are_pages_of_fifty(server, url, tmp_path):
         assert client.get("/api/runs", params={"before": 10}).json()["older"] is None
     finally:
         served.close()
+
+
+def test_a_repository_has_one_folder_for_each_commit_and_one_home_for_its_jobs(server, url, tmp_path):
+    source, config = tmp_path / "source", tmp_path / "page.toml"
+    source.mkdir()
+
+    def commit(text):
+        (source / "site.yml").write_text(f"- hosts: all\n  name: {text}\n")
+        for words in (
+            ["init", "-q", "-b", "main"],
+            ["add", "."],
+            ["-c", "user.name=me", "-c", "user.email=me@example.org", "commit", "-qm", text],
+        ):
+            subprocess.run(["git", "-C", str(source), *words], check=True, capture_output=True)
+
+    (source / "hosts.ini").write_text("web1 ansible_connection=local\n")
+    commit("first")
+    project = GitProject("infra", str(source), "main", str(tmp_path / "base"))
+    before = project.refresh()
+    first = before.spec(StartRequest(playbook="site.yml"))
+    commit("second")
+    after = project.refresh()
+    assert ("first" in (pathlib.Path(first.cwd) / "site.yml").read_text(), before.root != after.root) == (True, True)
+    assert "second" in (pathlib.Path(after.root) / "site.yml").read_text()
+    assert project.hide(f"{before.root}/site.yml and {after.root} are there") == "site.yml and infra are there"
+
+    config.write_text(f'[projects.infra]\ngit = "{source}"\nref = "main"\n')
+    served = Served("--config", str(config), FORKLESS_DATABASE=url, XDG_STATE_HOME=str(tmp_path))
+    try:
+        client = served.program()
+        start(client)
+        run = {"playbook": "site.yml", "inventory": "hosts.ini"}
+        assert client.post("/api/schedules", json={"name": "n", "cron": "0 3 * * *", "run": run}).status_code == 201
+    finally:
+        served.close()
+    homes = Database(url).all(
+        "SELECT project ->> 'home' FROM forkless.run UNION ALL SELECT request -> 'project' ->> 'home' FROM forkless.schedule"
+    )
+    assert homes == [(str(source),)] * 2
 
 
 # -- the command ------------------------------------------------------------------------------------------------

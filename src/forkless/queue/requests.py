@@ -105,6 +105,8 @@ class LaunchOptions:
     webhook_secret: str | None = None
     """A reference; the worker signs the message with it."""
     by: str | None = None
+    home: str | None = None
+    """What names the project for the records of its jobs, if the folder that travels is a copy that does not stay; by default machine and folder."""
     without: Sequence[str] = ()
     """Files that must not travel with the project, such as those that passwords were read from."""
 
@@ -169,7 +171,7 @@ def _locate(spec: RunSpec, options: LaunchOptions) -> tuple[dict[str, Json], pro
     stay = (os.path.join(spec.cwd, os.path.expanduser(one)) for one in options.without)
     bundle = projects.pack(root, without=frozenset(os.path.relpath(one, root) for one in stay))
     located = {
-        "kind": "bundle", "sha256": bundle.sha256, "name": os.path.basename(root) or root, "home": job_store.scope_of_folder(root),
+        "kind": "bundle", "sha256": bundle.sha256, "name": os.path.basename(root) or root, "home": options.home or job_store.scope_of_folder(root),
     }  # fmt: skip
     commit = projects.head_of(root)
     return located | ({"commit": commit} if commit else {}), bundle, paths

@@ -230,7 +230,7 @@ class PageApp:
     def _without_roots(self, err: Exception) -> str:
         text = str(err)
         for project in self.projects.values():
-            text = text.replace(project.root + "/", "").replace(project.root, project.name)
+            text = project.hide(text)
         return text
 
     async def _refuse(self, scope: Scope, status: int, sentence: str) -> tuple[bytes, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ _SKIPPED = frozenset(
 _MOST_FILES = 2000
 _DEPTH = 3
 _FETCH_EVERY = 60.0
+# A start that takes longer than so many new commits finds its files gone, and says so.
+_KEPT_COMMITS = 8
 _PLAY = re.compile(rb"^(?:- |  )\s*(?:hosts|(?:ansible\.builtin\.)?import_playbook)\s*:", re.MULTILINE)
 _INVENTORY_NAMES = re.compile(r"(hosts|inventory)([._-].*)?|.*\.ini|.*inventory\.ya?ml", re.IGNORECASE)
 
@@ -49,16 +52,23 @@ _INVENTORY_NAMES = re.compile(r"(hosts|inventory)([._-].*)?|.*\.ini|.*inventory\
 class ProjectFolder:
     """Reads the folder anew each time. Any thread may call."""
 
-    def __init__(self, root: str, name: str = "") -> None:
+    def __init__(self, root: str, name: str = "", home: str | None = None) -> None:
         self.root = os.path.realpath(root)
         if not os.path.isdir(self.root):
             raise SpecError(f"the project {root} is not a folder")
         self.name = name or os.path.basename(self.root)
         self.trouble = ""
         """Why the files may be old; empty if they are not."""
+        self.home = home
+        """What names the project for the records of its jobs; None: the folder."""
 
-    def refresh(self) -> None:
-        """Called before a run is started: files of a folder are as they are."""
+    def refresh(self) -> ProjectFolder:
+        """The files of now, for a run that is to be started: those of a folder are as they are."""
+        return self
+
+    def hide(self, text: str) -> str:
+        """Text without the place of the folder on this machine."""
+        return text.replace(self.root + "/", "").replace(self.root, self.name)
 
     def _files(self) -> Iterator[str]:
         seen = 0
@@ -149,27 +159,57 @@ def _words(text: str) -> list[str]:
 
 
 class GitProject(ProjectFolder):
-    """A repository. It is fetched anew before each run that is started from here, and at most every minute for what is shown."""
+    """
+    A repository. It is fetched anew before each run that is started from here, and at most every minute for what is shown.
 
-    def __init__(self, name: str, url: str, ref: str, folder: str) -> None:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        super().__init__(folder, name)
+    Each commit lies in a folder of its own, BASE/COMMIT/NAME, which is not written to again: another start may be packing it.
+    """
+
+    def __init__(self, name: str, url: str, ref: str, base: str) -> None:
+        self._base = os.path.realpath(base)
+        nothing = os.path.join(self._base, "0", name)
+        os.makedirs(nothing, mode=0o700, exist_ok=True)
+        super().__init__(nothing, name, url)
         self._url, self._ref = url, ref
-        self._commit, self._fetched = "", float("-inf")
+        self._kept: list[str] = []
+        self._fetched = float("-inf")
         self._one_at_a_time = threading.Lock()
 
-    def refresh(self) -> None:
+    def refresh(self) -> ProjectFolder:
         with self._one_at_a_time:
             commit = projects.resolve_commit(self._url, self._ref)
-            if commit != self._commit:
-                projects.checkout(self._url, commit, self.root)
-            self._commit, self._fetched, self.trouble = commit, time.monotonic(), ""
+            folder = os.path.join(self._base, commit, self.name)
+            if commit in self._kept:
+                self._kept.remove(commit)
+            else:
+                projects.checkout(self._url, commit, folder)
+            self._kept.append(commit)
+            self.root = folder
+            for old in self._kept[:-_KEPT_COMMITS]:
+                shutil.rmtree(os.path.join(self._base, old), ignore_errors=True)
+            del self._kept[:-_KEPT_COMMITS]
+            self._fetched, self.trouble = time.monotonic(), ""
+            return ProjectFolder(folder, self.name, self.home)
 
-    def playbooks(self) -> list[str]:
+    def hide(self, text: str) -> str:
+        whole = rf"{re.escape(self._base)}/[0-9a-f]+/{re.escape(self.name)}"
+        return re.sub(whole, self.name, re.sub(whole + "/", "", text))
+
+    def _shown(self) -> ProjectFolder:
+        """One commit for the length of a look at it."""
         if time.monotonic() - self._fetched > _FETCH_EVERY:
             try:
-                self.refresh()
+                return self.refresh()
             except QueueError as err:
                 self._fetched = time.monotonic()
                 self.trouble = str(err)
-        return super().playbooks()
+        return ProjectFolder(self.root, self.name, self.home)
+
+    def playbooks(self) -> list[str]:
+        return self._shown().playbooks()
+
+    def inventories(self) -> list[str]:
+        return self._shown().inventories()
+
+    def variables(self, playbook: str) -> list[variables.Variable]:
+        return self._shown().variables(playbook)

@@ -93,7 +93,7 @@ def _projects(
             raise SpecError(f"there are two projects '{name}': one of --project and one of the configuration")
         if one.git:
             folder = around.enter_context(tempfile.TemporaryDirectory(prefix="forkless-project-"))
-            made[name] = GitProject(name, one.git, one.ref, os.path.join(folder, name))
+            made[name] = GitProject(name, one.git, one.ref, folder)
         else:
             made[name] = ProjectFolder(one.folder, name)
     return made

@@ -55,14 +55,15 @@ def _project(page: "PageApp", name: str) -> ProjectFolder:
 
 
 def _spec(project: ProjectFolder, asked: StartRequest) -> RunSpec:
-    project.refresh()
-    return project.spec(asked)
+    return project.refresh().spec(asked)
 
 
 async def start(page: "PageApp", asked: StartRequest, by: str) -> RunAnswer:
-    spec = await asyncio.to_thread(_spec, _project(page, asked.project), asked)
+    project = _project(page, asked.project)
+    spec = await asyncio.to_thread(_spec, project, asked)
     slices = None if asked.slices == 1 else asked.slices
-    launched = await page.queue.launch(spec, LaunchOptions(by=by, slices=slices, retries=asked.retries))
+    options = LaunchOptions(by=by, slices=slices, retries=asked.retries, home=project.home)
+    launched = await page.queue.launch(spec, options)
     return RunAnswer.of(await launched.record())
 
 
@@ -102,8 +103,9 @@ def add(router: APIRouter, page: "PageApp") -> None:
 
     @router.post("/api/schedules", status_code=201, summary="Start a run of a project again and again")
     async def add_schedule(asked: ScheduleRequest, who: Who) -> ScheduleAnswer:
-        spec = await asyncio.to_thread(_spec, _project(page, asked.run.project), asked.run)
-        options = LaunchOptions(by=who.name, retries=asked.run.retries)
+        project = _project(page, asked.run.project)
+        spec = await asyncio.to_thread(_spec, project, asked.run)
+        options = LaunchOptions(by=who.name, retries=asked.run.retries, home=project.home)
         await queue.add_schedule(
             asked.name, asked.cron, spec, options, time_zone=asked.time_zone, if_running=asked.if_running
         )
