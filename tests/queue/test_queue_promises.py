@@ -26,6 +26,17 @@ from queue_support import acting, in_make_faults, launch, lines, playbook, wait_
 pytestmark = pytest.mark.spawns
 
 
+def test_a_message_is_taken_together_with_its_run_and_not_without(url, database, project):
+    playbook(project, tasks=["- debug:"])
+    with pytest.raises(psycopg.errors.NotNullViolation):  # no spec: the run cannot be stored
+        database.all("""SELECT forkless.launch('{"delivery": ["deploy", "1"]}', NULL, gen_random_uuid())""")
+    number = launch(url, project, delivery=("deploy", "1"))
+    with pytest.raises(forkless.queue.DeliveredError, match="was received before"):
+        launch(url, project, delivery=("deploy", "1"))
+    others = [launch(url, project, delivery=delivery) for delivery in (("deploy", "2"), ("other", "1"), None, None)]
+    assert database.all("SELECT id FROM forkless.run ORDER BY id") == [(one,) for one in (number, *others)]
+
+
 def test_a_launcher_cannot_read_secrets_and_a_reader_cannot_launch(url, database, workers, project):
     schema.apply_roles(url)
     workers.make_key(url)

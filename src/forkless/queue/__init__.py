@@ -27,12 +27,20 @@ Errors are `QueueError`s with one sentence; `QueueRequestError` (a SpecError) me
 from __future__ import annotations
 
 from forkless.queue.client import Queue, QueuedRun, connect
-from forkless.queue.errors import DatabaseError, QueueError, QueueRequestError, SchemaError, UnknownRunError
+from forkless.queue.errors import (
+    DatabaseError,
+    DeliveredError,
+    QueueError,
+    QueueRequestError,
+    SchemaError,
+    UnknownRunError,
+)
 from forkless.queue.records import HostRecap, RunChange, RunRecord, ScheduleRecord, WorkerRecord
 from forkless.queue.requests import LaunchOptions
 
 __all__ = [
     "DatabaseError",
+    "DeliveredError",
     "HostRecap",
     "LaunchOptions",
     "Queue",

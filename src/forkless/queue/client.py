@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from forkless.core.events import Event, Status
 from forkless.core.result import Result
 from forkless.queue import database, event_batches, requests, schedules, schema, secrets
-from forkless.queue.errors import QueueError, QueueRequestError, UnknownRunError
+from forkless.queue.errors import DeliveredError, QueueError, QueueRequestError, UnknownRunError
 from forkless.queue.listener import ChangeListener
 from forkless.queue.records import ENDED, HostRecap, RunChange, RunRecord, ScheduleRecord, WorkerRecord, columns
 from forkless.runs import slices
@@ -227,11 +227,14 @@ class Queue:
         Queue a run. Options are LaunchOptions' fields: `await queue.launch(spec, retries=1, labels=["site=fra"])`.
 
         Everything is checked before anything is stored, and the run is stored by one statement: it is there as a whole or not at all.
+        Raises DeliveredError if `delivery` was received before.
         """
         options = dataclasses.replace(options or requests.LaunchOptions(), **more)  # type: ignore[arg-type]  # as its constructor checks
         prepared = await asyncio.to_thread(requests.prepare, spec, options)
         await self._check_labels(options.labels)
         request = prepared.request
+        if options.delivery is not None:
+            request["delivery"] = list(options.delivery)
         if options.slices is not None:
             parts = await self._divide(spec, options)
             request = request | {"slice_hosts": parts if len(parts) > 1 else []}
@@ -258,9 +261,10 @@ class Queue:
     async def _store(self, request: dict[str, object], prepared: requests.Prepared) -> int:
         origin, sealed = await self.seal(prepared.literal)
         await self.put_bundle(prepared)
-        return int(
-            str(await self._value("SELECT forkless.launch(%s::jsonb, %s, %s)", (json.dumps(request), sealed, origin)))
-        )
+        number = await self._value("SELECT forkless.launch(%s::jsonb, %s, %s)", (json.dumps(request), sealed, origin))
+        if number is None:
+            raise DeliveredError("this message was received before")
+        return int(str(number))
 
     async def seal(self, literal: dict[str, object]) -> tuple[uuid.UUID, bytes | None]:
         """Seal what may be secret for the workers' key. Raises if the queue has no key yet."""

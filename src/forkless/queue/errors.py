@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from forkless.core.errors import ForklessError, SpecError
 
-__all__ = ["DatabaseError", "QueueError", "QueueRequestError", "SchemaError", "UnknownRunError"]
+__all__ = ["DatabaseError", "DeliveredError", "QueueError", "QueueRequestError", "SchemaError", "UnknownRunError"]
 
 
 class QueueError(ForklessError):
@@ -14,6 +14,10 @@ class QueueError(ForklessError):
 
 class QueueRequestError(QueueError, SpecError):
     """What was asked of the queue is invalid. Nothing was queued."""
+
+
+class DeliveredError(QueueError):
+    """The message that asks for a run was received before. Nothing was queued."""
 
 
 class DatabaseError(QueueError):

@@ -107,6 +107,8 @@ class LaunchOptions:
     by: str | None = None
     home: str | None = None
     """What names the project for the records of its jobs, if the folder that travels is a copy that does not stay; by default machine and folder."""
+    delivery: tuple[str, str] | None = None
+    """A sender and what names its message: the run is queued unless one was for the same message. Not for schedules."""
     without: Sequence[str] = ()
     """Files that must not travel with the project, such as those that passwords were read from."""
 

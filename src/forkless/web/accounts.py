@@ -316,17 +316,6 @@ class Accounts:
         )  # fmt: skip
         return [AuditEntry(*row) for row in rows]  # type: ignore[arg-type]  # the columns are the record's fields
 
-    async def take_delivery(self, hook: str, delivery: str) -> bool:
-        """Whether a message is new. One that is taken is not taken again, by whichever server."""
-        made = await self._all(
-            "INSERT INTO forkless.page_delivery (hook, delivery) VALUES (%s, %s) ON CONFLICT DO NOTHING RETURNING hook", hook, delivery
-        )  # fmt: skip
-        await self._all("DELETE FROM forkless.page_delivery WHERE at < now() - interval '30 days'")
-        return bool(made)
-
-    async def forget_delivery(self, hook: str, delivery: str) -> None:
-        await self._all("DELETE FROM forkless.page_delivery WHERE hook = %s AND delivery = %s", hook, delivery)
-
 
 def _check_role(role: str) -> None:
     if role not in ROLES:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.exceptions import HTTPException
 
 from forkless.core.spec import RunSpec
-from forkless.queue import LaunchOptions, QueueRequestError, preview
+from forkless.queue import DeliveredError, LaunchOptions, QueueRequestError, preview
 from forkless.web import hooks
 from forkless.web.answers import (
     HookAnswer,
@@ -58,11 +58,11 @@ def _spec(project: ProjectFolder, asked: StartRequest) -> RunSpec:
     return project.refresh().spec(asked)
 
 
-async def start(page: "PageApp", asked: StartRequest, by: str) -> RunAnswer:
+async def start(page: "PageApp", asked: StartRequest, by: str, delivery: tuple[str, str] | None = None) -> RunAnswer:
     project = _project(page, asked.project)
     spec = await asyncio.to_thread(_spec, project, asked)
     slices = None if asked.slices == 1 else asked.slices
-    options = LaunchOptions(by=by, slices=slices, retries=asked.retries, home=project.home)
+    options = LaunchOptions(by=by, slices=slices, retries=asked.retries, home=project.home, delivery=delivery)
     launched = await page.queue.launch(spec, options)
     return RunAnswer.of(await launched.record())
 
@@ -127,20 +127,15 @@ async def _receive(page: "PageApp", name: str, settings: HookSettings, request: 
     if why_not:
         return HookAnswer(run=None, why=why_not)
     delivery = hooks.delivery_of(settings, request.headers)
-    accounts = page.access.accounts
-    if delivery and not await accounts.take_delivery(name, delivery):
-        return HookAnswer(run=None, why="this message was received before")
     asked = StartRequest(
         project=settings.project, playbook=settings.playbook, inventory=settings.inventory, limit=settings.limit,
         tags=settings.tags, check=settings.check,
     )  # fmt: skip
     try:
-        run = await start(page, asked, f"hook {name}")
-    except BaseException:
-        if delivery:
-            await accounts.forget_delivery(name, delivery)  # sent again, it may start the run
-        raise
-    await accounts.note(f"hook {name}", "start", run.id, run.title)
+        run = await start(page, asked, f"hook {name}", (name, delivery) if delivery else None)
+    except DeliveredError as err:
+        return HookAnswer(run=None, why=str(err))
+    await page.access.accounts.note(f"hook {name}", "start", run.id, run.title)
     return HookAnswer(run=run.id, why="")
 
 

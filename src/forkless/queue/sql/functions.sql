@@ -150,7 +150,7 @@ BEGIN
 END;
 $$;
 
--- Queue a run: one row, or one and a row for each slice. Returns its number.
+-- Queue a run: one row, or one and a row for each slice. Returns its number; NULL if the message that asks for it was received before.
 CREATE OR REPLACE FUNCTION launch(request jsonb, sealed_values bytea, sealed_origin uuid) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
 DECLARE
@@ -160,6 +160,14 @@ DECLARE
     number int := 0;
 BEGIN
     PERFORM take_dispatch_lock();
+    -- Together with the run: a message is taken if its run is there, and only then.
+    IF jsonb_typeof(request -> 'delivery') = 'array' THEN
+        DELETE FROM page_delivery WHERE at < now() - interval '1 year';
+        INSERT INTO page_delivery (hook, delivery) VALUES (request #>> '{delivery,0}', request #>> '{delivery,1}') ON CONFLICT DO NOTHING;
+        IF NOT FOUND THEN
+            RETURN NULL;
+        END IF;
+    END IF;
     IF request ->> 'bundle' IS NOT NULL THEN
         UPDATE bundle SET used = now() WHERE sha256 = request ->> 'bundle';
     END IF;
