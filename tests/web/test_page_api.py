@@ -171,6 +171,15 @@ def test_a_reader_that_is_cut_off_misses_nothing_and_gets_nothing_twice(page):
     assert seen == list(range(1, client.get(f"/api/runs/{number}").json()["counter"] + 1))
 
 
+def test_the_stream_of_a_run_whose_events_were_removed_ends(page, page_database):
+    client = page.program()
+    number = start(client, "hello.yml")
+    page_database.wait_for(number, "successful")
+    page_database.all("DELETE FROM forkless.event_batch WHERE root_id = %s", number)
+    with client.stream("GET", f"/api/runs/{number}/stream") as answer:
+        assert next(line for line in answer.iter_lines() if line in ("event: end", ": alive")) == "event: end"
+
+
 def test_a_reader_that_reads_nothing_delays_neither_the_run_nor_others(page):
     client = page.program()
     number = start(client)

@@ -145,10 +145,13 @@ class StreamReaders:
                 if picture != sent:
                     sent = picture
                     yield _message("run", row.model_dump_json())
+                read_all = False
                 while not self._closing.is_set():
                     ask = functools.partial(self.events, number, after)
-                    answer = await self._answers.get(("events", number, after), ask)
+                    # An answer from before the end of the run is not taken for one from after it.
+                    answer = await self._answers.get(("events", number, after, record.over), ask)
                     if not answer.events:
+                        read_all = True
                         break
                     after = answer.events[-1].n
                     yield _message("events", answer.model_dump_json(), after)
@@ -159,7 +162,8 @@ class StreamReaders:
                 sent = None
                 yield _message("away", "{}")
                 continue
-            if record.over and after >= record.counter:
+            # Not by `record.counter`: the retention may have removed the events.
+            if record.over and read_all:
                 yield _message("end", "{}")
                 return
             yield b": alive\n\n"
