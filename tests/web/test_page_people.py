@@ -34,7 +34,8 @@ def test_without_a_login_there_is_nothing_but_the_login(team):
 
 
 @pytest.mark.parametrize(
-    "next_page", ["//evil.example", "https://evil.example", "javascript:alert(1)", "/\\evil.example"]
+    "next_page",
+    ["//evil.example", "https://evil.example", "javascript:alert(1)", "/\\evil.example", "/\t/evil.example", "/a\n"],
 )
 def test_the_login_leads_to_no_other_server(team, next_page):
     assert 'data-next="/"' in team.stranger().get("/login", params={"next": next_page}).text
@@ -104,6 +105,10 @@ def test_a_token_has_a_scope_and_an_end_and_makes_no_other(team, page_database):
     assert program.get("/api/me").json() == {"name": "olga", "role": "viewer"}
     assert program.post("/api/runs", json=RUN).status_code == 403
     assert program.post("/api/me/tokens", json={"name": "y"}).status_code == 403
+    for kind in ("tokens", "sessions"):
+        first = owner.get(f"/api/me/{kind}").json()[kind][0]["id"]
+        answer = program.delete(f"/api/me/{kind}/{first}")
+        assert (answer.status_code, "in the browser" in answer.text) == (403, True)
     listed = owner.get("/api/me/tokens").text
     assert "pipeline" in listed
     assert token not in listed + str(page_database.all("SELECT * FROM forkless.page_token"))
@@ -207,7 +212,8 @@ def test_no_part_of_a_value_is_a_template(text):
 
 
 def signed(kind, body, delivery="", secret=HOOK_SECRET):
-    mac = "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    told = f"{delivery}\n".encode() + body if kind == "hmac" else body
+    mac = "sha256=" + hmac.new(secret.encode(), told, hashlib.sha256).hexdigest()
     return {
         "github": {"x-hub-signature-256": mac, "x-github-delivery": delivery, "x-github-event": "push"},
         "gitlab": {"x-gitlab-token": secret, "x-gitlab-event-uuid": delivery},
@@ -226,6 +232,10 @@ def test_a_signed_message_starts_its_run_once(team, page_database, kind):
     before = page_database.one("SELECT count(*) FROM forkless.run")
     again = client.post(f"/hooks/{kind}", content=body, headers=signed(kind, body, "one")).json()
     assert (again["run"], again["why"]) == (None, "this message was received before")
+    renamed = signed(kind, body, "one") | {"x-github-delivery": "other", "x-forkless-delivery": "other"}
+    assert client.post(f"/hooks/{kind}", content=body, headers=renamed).json().get("run") is None
+    unnamed = {name: value for name, value in signed(kind, body).items() if "delivery" not in name}
+    assert kind == "gitlab" or client.post(f"/hooks/{kind}", content=body, headers=unnamed).json().get("run") is None
     other = json.dumps({"ref": "refs/heads/topic"}).encode()
     assert client.post(f"/hooks/{kind}", content=other, headers=signed(kind, other, "two")).json()["run"] is None
     forged = signed(kind, body, "three", secret="not-the-secret-of-the-hook")

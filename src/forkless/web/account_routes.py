@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from starlette.exceptions import HTTPException
 
 from forkless.queue import QueueRequestError
+from forkless.web.access import Identity
 from forkless.web.accounts import Accounts, LoginLimit
 from forkless.web.fleet_answers import (
     AuditAnswer,
@@ -86,6 +87,12 @@ def _add_login(router: APIRouter, page: "PageApp") -> None:
         return MeAnswer(name=asked.name, role=await accounts.role_of(asked.name) or "viewer")
 
 
+def _refuse_token(who: Identity, what: str) -> None:
+    """Only sessions have what a page sends along with changes."""
+    if not who.csrf:
+        raise HTTPException(403, f"{what} in the browser, not by a token")
+
+
 def _add_own(router: APIRouter, page: "PageApp") -> None:
     access, accounts = page.access, page.access.accounts
 
@@ -116,14 +123,14 @@ def _add_own(router: APIRouter, page: "PageApp") -> None:
 
     @router.post("/api/me/tokens", status_code=201, summary="A new token; it is shown once")
     async def new_token(asked: NewTokenRequest, who: Who) -> NewTokenAnswer:
-        if not who.csrf:  # a token that was stolen must not live on in another
-            raise HTTPException(403, "a token is made in the browser, not by another token")
+        _refuse_token(who, "a token is made")  # one that was stolen must not live on in another
         token = await accounts.add_token(who.name, asked.name, asked.role, asked.days)
         await accounts.note(who.name, "new token", about=f"{asked.name}: {asked.role}, {asked.days} days")
         return NewTokenAnswer(token=token)
 
     @router.delete("/api/me/tokens/{number}", summary="Revoke one's own token")
     async def revoke_my_token(number: Number, who: Who) -> DoneAnswer:
+        _refuse_token(who, "a token is revoked")
         await accounts.revoke_token(number, who.name)
         await accounts.note(who.name, "revoke token", about=str(number))
         return DoneAnswer()
@@ -134,6 +141,7 @@ def _add_own(router: APIRouter, page: "PageApp") -> None:
 
     @router.delete("/api/me/sessions/{number}", summary="End one's own session")
     async def revoke_my_session(number: Number, who: Who) -> DoneAnswer:
+        _refuse_token(who, "a session is ended")
         await accounts.revoke_session(number, who.name)
         await accounts.note(who.name, "revoke session", about=str(number))
         return DoneAnswer()

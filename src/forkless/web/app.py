@@ -186,7 +186,7 @@ class PageApp:
         @page.get("/login", include_in_schema=False)
         async def login_page(next: Annotated[str, Query(max_length=2000)] = "/") -> Response:  # noqa: A002  # the name in the address
             # Only to a place of this server: neither another host (//host) nor a script (javascript:).
-            return self._page(None, "login.html", next=next if re.match(r"/(?![/\\])", next) else "/")
+            return self._page(None, "login.html", next=next if re.fullmatch(r"/(?![/\\])[^\x00-\x1f]*", next) else "/")
 
         @page.get("/api/docs", include_in_schema=False)
         async def docs_page(who: Who) -> Response:

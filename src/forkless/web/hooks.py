@@ -15,21 +15,33 @@ if TYPE_CHECKING:
 
 __all__ = ["delivery_of", "is_signed", "why_not"]
 
+_MOST_DELIVERY = 200
 _SIGNATURE = {"github": "x-hub-signature-256", "hmac": "x-forkless-signature"}
-_DELIVERY = {"github": "x-github-delivery", "gitlab": "x-gitlab-event-uuid", "hmac": "x-forkless-delivery"}
+_DELIVERY = {"gitlab": "x-gitlab-event-uuid", "hmac": "x-forkless-delivery"}
 
 
 def is_signed(hook: HookSettings, headers: Mapping[str, str], body: bytes) -> bool:
-    """GitHub and plain hooks sign the body with the secret; GitLab sends the secret itself."""
+    """GitHub signs the body with the secret, a plain hook its delivery number as well; GitLab sends the secret itself."""
     if hook.kind == "gitlab":
         return hmac.compare_digest(headers.get("x-gitlab-token", "").encode(), hook.secret.encode())
+    if hook.kind == "hmac":
+        number = headers.get(_DELIVERY["hmac"], "")
+        if not 0 < len(number) <= _MOST_DELIVERY:
+            return False
+        body = number.encode() + b"\n" + body
     expected = "sha256=" + hmac.new(hook.secret.encode(), body, hashlib.sha256).hexdigest()
     return hmac.compare_digest(headers.get(_SIGNATURE[hook.kind], "").encode(), expected.encode())
 
 
-def delivery_of(hook: HookSettings, headers: Mapping[str, str]) -> str:
-    """What names a message: it is the same when the message is sent again. Empty if the sender gives none."""
-    return headers.get(_DELIVERY[hook.kind], "")[:200].replace("\0", "")
+def delivery_of(hook: HookSettings, headers: Mapping[str, str], body: bytes) -> str:
+    """
+    What names a message: it is the same when the message is sent again. Empty if the sender gives none.
+
+    It is part of what is signed, so whoever has read a message cannot send it under another name. GitHub does not sign its delivery number.
+    """
+    if hook.kind == "github":
+        return hashlib.sha256(body).hexdigest()
+    return headers.get(_DELIVERY[hook.kind], "")[:_MOST_DELIVERY].replace("\0", "")
 
 
 def why_not(hook: HookSettings, headers: Mapping[str, str], body: bytes) -> str:

@@ -126,7 +126,7 @@ async def _receive(page: "PageApp", name: str, settings: HookSettings, request: 
     why_not = hooks.why_not(settings, request.headers, body)
     if why_not:
         return HookAnswer(run=None, why=why_not)
-    delivery = hooks.delivery_of(settings, request.headers)
+    delivery = hooks.delivery_of(settings, request.headers, body)
     asked = StartRequest(
         project=settings.project, playbook=settings.playbook, inventory=settings.inventory, limit=settings.limit,
         tags=settings.tags, check=settings.check,
