@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+
+import psycopg
 import pytest
 
 from forkless import jobs
+from forkless.core.errors import StoreError
 from forkless.queue import job_store, schema
-from queue_support import launch, lines, wait_until
+from queue_support import PATIENCE, launch, lines, wait_until
 
 pytestmark = pytest.mark.spawns
 
@@ -61,6 +66,22 @@ def test_a_run_that_begins_again_adopts_its_job(url, database, workers, project,
     finally:
         job_store._ADDRESS[:] = before
     assert [record.key.job_name for record in found] == ["rebuild"]
+
+
+def test_a_database_that_does_not_answer_is_an_error_of_the_store(url, monkeypatch):
+    monkeypatch.setattr(job_store, "_STATEMENT", 0.5)
+    monkeypatch.setattr(job_store, "_PATIENCE", 0.0)
+    monkeypatch.setattr(job_store, "_ADDRESS", [url])
+    with psycopg.connect(url) as silent, contextlib.closing(job_store.QueueJobStore("here")) as store:
+        silent.execute("LOCK TABLE forkless.job_record")
+        late = threading.Timer(PATIENCE, silent.rollback)
+        late.start()
+        try:
+            with pytest.raises(StoreError, match="could not be listed"):
+                store.revisions()
+        finally:
+            late.cancel()
+            late.join()
 
 
 def _indented(text):

@@ -3,19 +3,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import contextlib
 import hashlib
 import hmac
 import json
 import pathlib
 import re
 
+import psycopg
 import pytest
 
+import forkless.queue
 from forkless.cli import main
-from forkless.queue import QueueRequestError
+from forkless.queue import DatabaseError, QueueRequestError
 from forkless.web import settings, variables
 from forkless.web.access import needed_role
-from forkless.web.accounts import LoginLimit
+from forkless.web.accounts import Accounts, LoginLimit
+from queue_support import PATIENCE, Database, wait_until
 
 from .conftest import HOOK_SECRET, PASSWORD, PROXY_SECRET
 
@@ -143,6 +149,51 @@ def test_the_last_admin_stays_and_a_new_password_ends_all_sessions(team):
     assert tom.get("/api/me").status_code == 401
     team.log_in("tom", "another long one")
     assert admin.delete("/api/users/tom").status_code == 200
+
+
+@contextlib.contextmanager
+def apart(work):
+    """A coroutine in a thread of its own: Playwright keeps an event loop in this one while a browser is open."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        yield pool.submit(asyncio.run, work)
+
+
+async def with_accounts(url, work):
+    accounts = Accounts(url)
+    try:
+        return await asyncio.wait_for(work(accounts), PATIENCE)
+    finally:
+        await accounts.close()
+
+
+def test_two_admins_who_remove_each_other_leave_one(url):
+    database = Database(url)
+    database.all("INSERT INTO forkless.page_user (name, role) VALUES ('a', 'admin'), ('b', 'admin')")
+    with psycopg.connect(url) as other:
+        other.execute("SELECT pg_advisory_xact_lock(718281828, 5)")
+        other.execute("UPDATE forkless.page_user SET role = 'viewer' WHERE name = 'b'")
+        with apart(with_accounts(url, lambda accounts: accounts.remove_user("a"))) as removing:
+            waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            wait_until(lambda: removing.done() or database.one(waits), "the second admin")
+            other.commit()
+            with pytest.raises(QueueRequestError, match="'a' is the last admin"):
+                removing.result()
+    assert database.all("SELECT name FROM forkless.page_user WHERE role = 'admin'") == [("a",)]
+
+
+def test_a_database_that_does_not_answer_keeps_nobody_waiting(url, monkeypatch):
+    monkeypatch.setattr("forkless.web.accounts._PATIENCE", 0.5)
+    monkeypatch.setattr("forkless.queue.client._PATIENCE", 0.5)
+
+    async def list_runs():
+        async with forkless.queue.connect(url) as queue:
+            await asyncio.wait_for(queue.runs(), PATIENCE)
+
+    with psycopg.connect(url) as other:
+        other.execute("LOCK TABLE forkless.page_user, forkless.run")
+        for work in (with_accounts(url, lambda accounts: accounts.role_of("a")), list_runs()):
+            with apart(work) as asking, pytest.raises(DatabaseError, match="did not answer in time"):
+                asking.result()
 
 
 def test_failed_logins_are_counted_and_then_refused():

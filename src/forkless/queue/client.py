@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from forkless.core.events import Event, Status
 from forkless.core.result import Result
 from forkless.queue import database, event_batches, requests, schedules, schema, secrets
-from forkless.queue.errors import DeliveredError, QueueError, QueueRequestError, UnknownRunError
+from forkless.queue.errors import DatabaseError, DeliveredError, QueueError, QueueRequestError, UnknownRunError
 from forkless.queue.listener import ChangeListener
 from forkless.queue.records import ENDED, HostRecap, RunChange, RunRecord, ScheduleRecord, WorkerRecord, columns
 from forkless.runs import slices
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Queue", "QueuedRun", "connect"]
 
+# Seconds for the database's answer.
+_PATIENCE = 300.0
 _RUN = columns(RunRecord)
 _HAS_HOST = (
     "EXISTS (SELECT 1 FROM forkless.host h JOIN forkless.run_view c ON c.id = h.run_id "
@@ -81,9 +83,13 @@ class Queue:
     # -- asking -----------------------------------------------------------------------------------------------
 
     async def _all(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        async with self._pool.connection() as connection:
-            cursor = await connection.execute(query.encode(), parameters)
-            return await cursor.fetchall()
+        # A proxy that is alive and forwards nothing would let it wait for ever. A project of the largest size takes minutes.
+        try:
+            async with asyncio.timeout(_PATIENCE), self._pool.connection() as connection:
+                cursor = await connection.execute(query.encode(), parameters)
+                return await cursor.fetchall()
+        except TimeoutError as err:
+            raise DatabaseError("the database did not answer in time") from err
 
     async def _value(self, query: str, parameters: Sequence[object] = ()) -> object:
         rows = await self._all(query, parameters)

@@ -31,6 +31,8 @@ __all__ = ["QueueJobStore", "open_store", "scope_of_folder", "scope_of_project",
 
 # Seconds in which a statement is tried again while the database is away.
 _PATIENCE = 30.0
+# Seconds for one statement.
+_STATEMENT = 15.0
 # The address for stores of this process: plays must not find it in their environment.
 _ADDRESS: list[str] = []
 
@@ -128,7 +130,9 @@ class QueueJobStore(RevisionLog):
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                return self._open().execute(query, values).fetchall()
+                connection = self._open()
+                with database.limited(connection, _STATEMENT):
+                    return connection.execute(query, values).fetchall()
             except (psycopg.Error, QueueError) as err:
                 self.close()
                 cause = err.__cause__ or err

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import hashlib
 import re
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forkless.core.errors import UnsupportedError
-from forkless.queue import QueueRequestError, database
+from forkless.queue import DatabaseError, QueueRequestError, database
 
 try:
     import argon2
@@ -22,7 +23,7 @@ except ImportError:
     raise UnsupportedError("users of the page need argon2-cffi: pip install 'forkless[web]'") from None
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
 __all__ = ["ROLES", "Accounts", "AuditEntry", "LoginLimit", "PageUser", "SessionRecord", "TokenRecord", "role_allows"]
 
@@ -34,6 +35,8 @@ _LEAST_PASSWORD, _MOST_PASSWORD = 10, 500
 _SESSION = dt.timedelta(days=7)
 _IDLE = dt.timedelta(hours=12)
 _MOST_TOKEN_DAYS = 366
+# Seconds for the database's answer.
+_PATIENCE = 15.0
 
 
 def role_allows(role: str, needed: str) -> bool:
@@ -127,8 +130,17 @@ class Accounts:
     async def close(self) -> None:
         await self._pool.close()
 
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[database.AsyncConnection]:
+        """A proxy that is alive and forwards nothing would keep every request waiting for ever."""
+        try:
+            async with asyncio.timeout(_PATIENCE), self._pool.connection() as connection:
+                yield connection
+        except TimeoutError as err:
+            raise DatabaseError("the database did not answer in time") from err
+
     async def _all(self, query: str, *parameters: object) -> list[tuple[object, ...]]:
-        async with self._pool.connection() as connection:
+        async with self._connection() as connection:
             cursor = await connection.execute(query.encode(), parameters)
             return await cursor.fetchall() if cursor.description else []
 
@@ -162,9 +174,8 @@ class Accounts:
         await self._must_exist(name)
         if role is not None:
             _check_role(role)
-            if role != "admin":
-                await self._refuse_last_admin(name)
-            await self._all("UPDATE forkless.page_user SET role = %s WHERE name = %s", role, name)
+            async with self._keeping_an_admin(name if role != "admin" else None) as connection:
+                await connection.execute("UPDATE forkless.page_user SET role = %s WHERE name = %s", (role, name))
         if password is not None:
             await self._all(
                 "WITH ended AS (DELETE FROM forkless.page_session WHERE user_name = %s) "
@@ -175,18 +186,22 @@ class Accounts:
     async def remove_user(self, name: str) -> None:
         """With all sessions and tokens. What the user did stays in the audit log."""
         await self._must_exist(name)
-        await self._refuse_last_admin(name)
-        await self._all("DELETE FROM forkless.page_user WHERE name = %s", name)
+        async with self._keeping_an_admin(name) as connection:
+            await connection.execute("DELETE FROM forkless.page_user WHERE name = %s", (name,))
 
     async def _must_exist(self, name: str) -> None:
         if await self.role_of(name) is None:
             raise QueueRequestError(f"there is no user '{name}'")
 
-    async def _refuse_last_admin(self, name: str) -> None:
-        if not await self._all("SELECT 1 FROM forkless.page_user WHERE role = 'admin' AND name <> %s", name) and (
-            await self.role_of(name) == "admin"
-        ):
-            raise QueueRequestError(f"'{name}' is the last admin; make another one first")
+    @contextlib.asynccontextmanager
+    async def _keeping_an_admin(self, leaving: str | None) -> AsyncIterator[database.AsyncConnection]:
+        """A transaction, one at a time over all servers: two admins who remove each other would leave none."""
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(718281828, 5)")
+            found = await connection.execute("SELECT name FROM forkless.page_user WHERE role = 'admin'")
+            if leaving is not None and await found.fetchall() == [(leaving,)]:
+                raise QueueRequestError(f"'{leaving}' is the last admin; make another one first")
+            yield connection
 
     async def _hash(self, password: str) -> str:
         if not _LEAST_PASSWORD <= len(password) <= _MOST_PASSWORD:
