@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from forkless.cli import main
-from forkless.web.answers import StartRequest
+from forkless.web.answers import StartRequest, plain
 from forkless.web.project_folder import GitProject
-from queue_support import Database, wait_until
+from queue_support import Database, launch, wait_until
 
 from .conftest import EVIL, Served
 
@@ -312,6 +312,30 @@ def test_a_repository_has_one_folder_for_each_commit_and_one_home_for_its_jobs(s
         "SELECT project ->> 'home' FROM forkless.run UNION ALL SELECT request -> 'project' ->> 'home' FROM forkless.schedule"
     )
     assert homes == [(str(source),)] * 2
+
+
+def test_runs_in_a_shared_folder_are_told_without_its_path(server, url, project, tmp_path):
+    database = Database(url)
+    numbers = [launch(url, project, "hello.yml", shared_folder=True) for _ in range(2)]
+    database.all(
+        "UPDATE forkless.run SET sentence = %s", f"the folder {project} is away; {project}/hello.yml, {project}."
+    )
+    database.all("INSERT INTO forkless.host SELECT %s, 'web1', 1, 0, 0, 0, 0, 0, 0", numbers[0])
+    served = Served(FORKLESS_DATABASE=url, XDG_STATE_HOME=str(tmp_path))
+    try:
+        client = served.program()
+        run = client.get(f"/api/runs/{numbers[1]}").json()
+        waiting = {one["run"]["id"]: one["why"] for one in client.get("/api/queue").json()["waiting"]}
+        history = client.get("/api/hosts/history", params={"host": "web1"}).json()["runs"]
+    finally:
+        served.close()
+    lock = f"inventory hosts.ini of {project.name}"
+    assert (run["lock"], run["title"]) == (lock, "hello.yml")
+    assert run["sentence"] == f"the folder {project.name} is away; hello.yml, {project.name}."
+    assert waiting[numbers[1]] == f'run {numbers[0]} has the lock "{lock}"'
+    assert [one["title"] for one in history] == ["hello.yml"]
+    folder = {"kind": "folder", "path": "/srv/infra/"}
+    assert plain("/srv/infra-old /srv/infra.old /srv/infra", folder) == "/srv/infra-old /srv/infra.old infra"
 
 
 # -- the command ------------------------------------------------------------------------------------------------

@@ -191,8 +191,8 @@ def test_a_database_that_does_not_answer_keeps_nobody_waiting(url, monkeypatch):
 
     with psycopg.connect(url) as other:
         other.execute("LOCK TABLE forkless.page_user, forkless.run")
-        for work in (with_accounts(url, lambda accounts: accounts.role_of("a")), list_runs()):
-            with apart(work) as asking, pytest.raises(DatabaseError, match="did not answer in time"):
+        for work in (lambda: with_accounts(url, lambda accounts: accounts.role_of("a")), list_runs):
+            with apart(work()) as asking, pytest.raises(DatabaseError, match="did not answer in time"):
                 asking.result()
 
 

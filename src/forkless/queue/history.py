@@ -36,7 +36,7 @@ LEFT JOIN LATERAL (SELECT {_RUN} AS run, r.ended AS at FROM forkless.host h JOIN
 ORDER BY page.host
 """  # noqa: S608  # constants
 _HOST_RUNS = f"""
-SELECT {_RUN}, p.status, p.spec, r.started, r.ended, {_RECAP}
+SELECT {_RUN}, p.status, p.spec, p.project, r.started, r.ended, {_RECAP}
 FROM forkless.host h JOIN forkless.run_view r ON r.id = h.run_id JOIN forkless.run_view p ON p.id = {_RUN}
 WHERE h.host = %s AND (%s::bigint IS NULL OR h.run_id < %s) ORDER BY h.run_id DESC LIMIT %s
 """  # noqa: S608  # constants
@@ -63,6 +63,7 @@ class HostRun:
     run: int
     status: str
     spec: dict[str, object]
+    project: dict[str, object]
     started: dt.datetime | None
     ended: dt.datetime | None
     ok: int

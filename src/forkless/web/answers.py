@@ -49,8 +49,10 @@ _WITH_A_TASK = frozenset({*_RESULTS, "runner_on_output", "runner_on_file_diff"})
 def plain(text: str, project: Mapping[str, object] | None = None) -> str:
     """Text without escape sequences and without the folder that the project lay in on a worker."""
     text = _UNPACKED.sub("", _ESCAPES.sub("", text))
-    if project is not None and project.get("kind") == "folder":
-        text = text.replace(str(project["path"]).rstrip("/") + "/", "")
+    root = str(project["path"]).rstrip("/") if project is not None and project.get("kind") == "folder" else ""
+    if root:
+        text = text.replace(root + "/", "")
+        text = re.sub(re.escape(root) + r"(?![\w.-]*[\w-])", lambda _: os.path.basename(root), text)
     return text
 
 

@@ -55,7 +55,7 @@ class HostRunAnswer(BaseModel):
         playbooks = found.spec.get("playbook")
         title = " ".join(map(str, playbooks)) if isinstance(playbooks, list) else f"{found.spec.get('module')}"
         rest = {name: getattr(found, name) for name in cls.model_fields if name != "title"}
-        return cls(title=plain(title), **rest)
+        return cls(title=plain(title, found.project), **rest)
 
 
 class HostHistoryAnswer(BaseModel):

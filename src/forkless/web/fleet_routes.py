@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Path, Query
 
 from forkless.queue import history
-from forkless.web.answers import RunAnswer
+from forkless.web.answers import RunAnswer, plain
 from forkless.web.fleet_answers import (
     DoneAnswer,
     HostHistoryAnswer,
@@ -55,7 +55,7 @@ async def queue_state(page: "PageApp") -> QueueAnswer:
     free = sum(one.state == "idle" for one in there)
     waiting = []
     for record, obstacle in await history.waiting(page.queue):
-        why = obstacle
+        why = None if obstacle is None else plain(obstacle, record.project)
         if why is None:
             why = "for a free worker" if there else "for a worker: none is there; `forkless worker` starts one"
         waiting.append(WaitingRun(run=RunAnswer.of(record), why=why))
