@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 # GNU General Public License v3.0+ (see COPYING or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Keeps what Ansible's vault protects out of records, which are plain text."""
+"""
+Keeps what Ansible's vault protects out of records, which are plain text: values that are encrypted one by one (!vault). Ansible does not
+remember which values came from a file that is encrypted as a whole.
+"""
 
 from __future__ import annotations
 
