@@ -10,8 +10,9 @@ import psycopg
 import pytest
 
 from forkless import jobs
+from forkless.cli import main
 from forkless.core.errors import StoreError
-from forkless.queue import job_store, schema
+from forkless.queue import DatabaseError, job_store, schema
 from queue_support import PATIENCE, launch, lines, wait_until
 
 pytestmark = pytest.mark.spawns
@@ -84,6 +85,40 @@ def test_a_database_that_does_not_answer_is_an_error_of_the_store(url, monkeypat
             late.join()
 
 
+def test_an_owner_who_may_not_create_roles_upgrades_and_is_told_what_is_missing(
+    server, url, database, capsys, monkeypatch
+):
+    schema.apply_roles(url)
+    for statement in (
+        "CREATE ROLE queue_owner NOLOGIN", "DROP SCHEMA forkless CASCADE", "ALTER DATABASE {} OWNER TO queue_owner",
+    ):  # fmt: skip
+        database.all(statement.format(database.one("SELECT current_database()")))
+    owner = f"{url}&options=-c%20role%3Dqueue_owner"
+    monkeypatch.setenv("FORKLESS_DATABASE", owner)
+    try:
+        assert schema.create(owner)
+        schema.apply_roles(url)
+        database.all("ALTER ROLE forkless_page RENAME TO forkless_page_away")
+        try:
+            database.all("UPDATE forkless.setting SET value = 'older' WHERE name = 'functions'")
+            assert main(["queue", "upgrade"]) == 0
+            assert "may not create the database role forkless_page: let a superuser run" in capsys.readouterr().out
+            with pytest.raises(DatabaseError, match="may not create the database role forkless_page"):
+                schema.apply_roles(owner)
+        finally:
+            database.all("ALTER ROLE forkless_page_away RENAME TO forkless_page")
+        database.all("UPDATE forkless.setting SET value = 'older' WHERE name = 'functions'")
+        assert main(["queue", "upgrade"]) == 0
+        assert "superuser" not in capsys.readouterr().out
+        assert database.one(
+            "SELECT has_function_privilege('forkless_page', 'forkless.launch(jsonb, bytea, uuid)', 'EXECUTE')"
+        )
+    finally:
+        database.all("DROP OWNED BY queue_owner CASCADE")
+        database.all(f"ALTER DATABASE {database.one('SELECT current_database()')} OWNER TO CURRENT_USER")
+        database.all("DROP ROLE queue_owner")
+
+
 def _indented(text):
     return "".join(f"    {line}\n" for line in text.splitlines())
 
@@ -92,9 +127,8 @@ def test_an_upgrade_grants_the_roles_what_is_new_and_lets_nobody_else_call_it(ur
     schema.apply_roles(url)
     database.all("DROP FUNCTION forkless.worker_here(bigint, text, text, int, text[], jsonb, boolean)")
     database.all("DROP TABLE forkless.job_record")
-    database.all(
-        "DROP TABLE forkless.page_user, forkless.page_session, forkless.page_token, forkless.page_audit, forkless.page_delivery"
-    )
+    for name in ("session", "token", "user", "audit", "delivery"):
+        database.all(f"DROP TABLE forkless.page_{name}")
     database.all("DELETE FROM forkless.schema_version WHERE version > 1")
     assert schema.upgrade(url) == (1, schema.VERSION)
     call = "forkless.worker_here(bigint, text, text, int, text[], jsonb, boolean)"

@@ -28,6 +28,7 @@ __all__ = [
     "check",
     "create",
     "describe_sizes",
+    "incomplete_roles",
     "prepare_embedded",
     "state",
     "upgrade",
@@ -122,7 +123,8 @@ def _apply(connection: Connection) -> None:
     with connection.transaction():
         connection.execute(_UPGRADE_LOCK)
         found = state(connection)
-        connection.execute("CREATE SCHEMA IF NOT EXISTS forkless")
+        if not found.version:  # the owner of a schema may not create another one
+            connection.execute("CREATE SCHEMA IF NOT EXISTS forkless")
         connection.execute("SET LOCAL search_path = forkless, pg_temp")
         _apply_procrastinate(connection, found)
         for number, name in sorted(_migrations().items()):
@@ -176,11 +178,30 @@ def _run_file(connection: Connection, text: str) -> None:
 
 
 def apply_roles(url: str) -> None:
-    """Create the roles forkless_launcher, forkless_worker and forkless_reader, and grant them what each needs."""
+    """Create the roles of sql/roles.sql, and grant them what each needs. Raises DatabaseError if this user may not."""
     with connect(url) as connection, translated(url), connection.transaction():
         connection.execute(_UPGRADE_LOCK)
         _fitting(state(connection))
         _run_file(connection, _read("roles.sql"))
+        if said := _incomplete_roles(connection):
+            raise DatabaseError(said)
+
+
+def _incomplete_roles(connection: Connection) -> str:
+    row = connection.execute(
+        "SELECT string_agg(name, ', ') FROM unnest(%s::text[]) AS name WHERE to_regrole(name) IS NULL OR (name = 'forkless_page' "
+        "AND NOT coalesce(pg_has_role(to_regrole(name), to_regrole('forkless_launcher'), 'MEMBER'), false))",
+        ([f"forkless_{name}" for name in ("reader", "launcher", "worker", "page")],),
+    ).fetchone()
+    if not row or not row[0]:
+        return ""
+    return f"this user may not create the database role {row[0]}: let a superuser run `forkless queue upgrade --roles`"
+
+
+def incomplete_roles(url: str) -> str:
+    """One sentence about roles that an upgrade could not create; empty if none is missing, or if this database uses none."""
+    with connect(url) as connection, translated(url):
+        return _incomplete_roles(connection) if _has_roles(connection) else ""
 
 
 def describe_sizes(url: str) -> list[str]:

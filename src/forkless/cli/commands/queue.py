@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     first.add_argument(
         "--roles",
         action="store_true",
-        help="create the roles forkless_launcher, forkless_worker and forkless_reader, too",
+        help="create the roles forkless_launcher, forkless_worker, forkless_reader and forkless_page, too",
     )
     later = commands.add_parser("upgrade", help="bring the tables to this release")
     later.add_argument("--roles", action="store_true", help="grant the roles what they need, too")
@@ -65,10 +65,12 @@ def main(argv: list[str]) -> int:
         elif asked.command == "upgrade":
             before, after = schema.upgrade(url)
             say(f"version {before}, as needed" if before == after else f"upgraded from version {before} to {after}")
+            if not asked.roles and (missing := schema.incomplete_roles(url)):
+                say(missing)
         if asked.command in ("init", "upgrade"):
             if asked.roles:
                 schema.apply_roles(url)
-                say("roles: forkless_launcher, forkless_worker, forkless_reader")
+                say("roles: forkless_launcher, forkless_worker, forkless_reader, forkless_page")
             return 0
         found = schema.check(url)
         if asked.command == "check":
