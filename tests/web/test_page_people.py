@@ -259,6 +259,24 @@ def test_no_part_of_a_value_is_a_template(text):
     assert variables.checked([about], {"x": "[a, {b: '}} { {'}]"}) == {"x": ["a", {"b": "}} { {"}]}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "&a [*a]",
+        "[&a [1], *a]",
+        "[2026-01-01]",
+        "[2026-13-41]",
+        "[!!binary e3s=]",
+        "[? [a, b]]",
+        pytest.param("[" * 5000, id="deep"),
+    ],
+)
+def test_a_list_is_what_json_can_tell(text):
+    about = variables.Variable("x", "x", "list", required=False, secret=False, default="", choices=(), source="")
+    with pytest.raises(QueueRequestError, match="x is not of the type list"):
+        variables.checked([about], {"x": text})
+
+
 # -- messages from outside --------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -155,8 +156,7 @@ def has_template(value: object) -> bool:
         return _TEMPLATE.search(value) is not None
     if isinstance(value, Mapping):
         return any(has_template(one) for pair in value.items() for one in pair)
-    # A set and a tuple are YAML's !!set and the keys of a mapping.
-    return isinstance(value, list | tuple | set) and any(has_template(one) for one in value)
+    return isinstance(value, list) and any(has_template(one) for one in value)
 
 
 def _value(about: Variable | None, name: str, text: str) -> object:
@@ -165,8 +165,11 @@ def _value(about: Variable | None, name: str, text: str) -> object:
         raise QueueRequestError(f"{name} is one of {', '.join(about.choices)}")
     if kind in ("int", "float", "bool", "list", "dict"):
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
+            # An alias can stand for a value without an end, or for a billion of them.
+            aliased = any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text))
+            value = None if aliased else yaml.safe_load(text)
+            json.dumps(value)  # a date or a set is none of the types
+        except (yaml.YAMLError, ValueError, TypeError, RecursionError):
             value = None
         wanted = {"int": int, "float": (int, float), "bool": bool, "list": list, "dict": dict}[kind]
         if not isinstance(value, wanted) or (isinstance(value, bool) and kind != "bool"):  # type: ignore[arg-type]  # types, one or several
