@@ -191,6 +191,19 @@ def page_database(server):
     _queue.admin(server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
+def end_runs(served):
+    """A server that is told to end waits for its runs, and schemathesis may have launched one that has no end."""
+
+    def none_is_left(client):
+        active = client.get("/api/runs", params={"status": ["waiting", "running"]}).json()["runs"]
+        for one in active:
+            client.post(f"/api/runs/{one['id']}/cancel")
+        return not active
+
+    with served.keeping() as client:
+        wait_until(lambda: none_is_left(client), "the end of all runs")
+
+
 @pytest.fixture(scope="session")
 def page(page_database, project, tmp_path_factory):
     state = tmp_path_factory.mktemp("state")
@@ -200,6 +213,7 @@ def page(page_database, project, tmp_path_factory):
     served.state = str(state)
     served.gate = project.parent / "gate"
     yield served
+    end_runs(served)
     served.close()
 
 
