@@ -126,6 +126,7 @@ def test_a_page_goes_on_after_the_server_was_restarted_in_the_middle_of_a_run(
     try:
         opened = context.new_page()
         opened.set_default_timeout(PATIENCE * 1000)
+        page.gate.unlink(missing_ok=True)
         with page.keeping() as client:
             number = client.post(
                 "/api/runs", json={"playbook": "two-steps.yml", "inventory": "hosts.ini", "limit": "web1"}

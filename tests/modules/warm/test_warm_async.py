@@ -238,14 +238,14 @@ if __name__ == '__main__':
 """
 
 
-def test_a_job_ends_the_processes_of_its_module_as_python_does(run, tmp_path):
+def test_a_job_ends_the_processes_of_its_module_as_python_does(run, shared, tmp_path):
     """A daemonic process has the module's stdout, which async_wrapper reads to its end."""
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "leaves_process.py").write_text(LEAVES_PROCESS.lstrip())
     (tmp_path / "play.yml").write_text(
         "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: start, leaves_process: , async: 60, poll: 1}\n"
     )
-    result = run({"here": {"ansible_connection": "local"}}).wait()
+    result = run({"here": {"ansible_connection": "local", "ansible_async_dir": str(shared)}}).wait()
     assert result.ok, result.stdout
     [sums] = [event.event_data["res"]["sum"] for event in result.events if event.event == "runner_on_ok"]
     assert sums == 3
