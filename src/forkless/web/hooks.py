@@ -37,7 +37,7 @@ def delivery_of(hook: HookSettings, headers: Mapping[str, str], body: bytes) -> 
     """
     What names a message: it is the same when the message is sent again. Empty if the sender gives none.
 
-    It is part of what is signed, so whoever has read a message cannot send it under another name. GitHub does not sign its delivery number.
+    It is part of what is signed, so a message that was intercepted cannot be sent again under another name. GitHub does not sign its delivery number.
     """
     if hook.kind == "github":
         return hashlib.sha256(body).hexdigest()

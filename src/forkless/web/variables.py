@@ -150,7 +150,7 @@ def checked(known: list[Variable], given: Mapping[str, str]) -> dict[str, object
 
 def has_template(value: object) -> bool:
     """
-    Whether Ansible would evaluate any part of a value. Whoever may start a run may not choose what is evaluated, on the page's machine or elsewhere.
+    Whether Ansible would evaluate any part of a value. The right to start a run is not the right to choose what is evaluated, on the page's machine or elsewhere.
     """
     if isinstance(value, str):
         return _TEMPLATE.search(value) is not None

@@ -4,7 +4,7 @@ Threads that a plugin starts, or a library on its behalf, belong to the run and 
 
 A thread started by a forked worker was in the worker's process. Here the run and the worker of the thread that calls `Thread.start`
 are passed to the new thread. A pool may be a library's, which the whole program shares: what its threads do belongs to the run that asked
-for it, or to none, whoever started the threads. Methods of the stdlib are replaced for that while runs are active, because libraries that
+for it, or to none, even if another run started the threads. Methods of the stdlib are replaced for that while runs are active, because libraries that
 plugins use call them directly. Threads that are started outside of runs are not affected.
 """
 
