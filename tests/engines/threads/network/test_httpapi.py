@@ -143,4 +143,4 @@ def test_cancelling_ends_a_request_that_is_not_answered(project, devices):
     wait_for(lambda: "hang" in devices.commands("h1")[seen:])
     run.cancel()
     assert run.wait().status == forkless.Status.CANCELED
-    assert not [one.name for one in threading.enumerate() if one.name.startswith("forkless-device")]
+    wait_for(lambda: not [one for one in threading.enumerate() if one.name.startswith("forkless-device")])

@@ -175,4 +175,4 @@ def test_cancelling_ends_what_a_device_keeps_waiting(project, devices, where):
     assert run.wait().status == forkless.Status.CANCELED
     # 3 s are promised on a quiet machine; the wait itself would last 600 s.
     assert time.monotonic() - begun < 60
-    assert not [one.name for one in threading.enumerate() if one.name.startswith("forkless-device")]
+    wait_for(lambda: not [one for one in threading.enumerate() if one.name.startswith("forkless-device")])
