@@ -191,6 +191,44 @@ def test_a_pool_whose_threads_another_run_has_started_works_for_the_run_that_ask
     assert seen == ["the program", "the program"]
 
 
+INTERPRETERS = """
+import concurrent.futures
+from ansible.plugins.lookup import LookupBase
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        with concurrent.futures.InterpreterPoolExecutor(1) as pool:
+            return [[pool.submit(abs, -1).result(), *pool.map(abs, [-2, -3])]]
+"""
+
+
+@pytest.mark.matrix
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="InterpreterPoolExecutor is new in Python 3.14")
+def test_a_pool_of_interpreters_gets_functions_that_can_be_pickled(project):
+    """It is a ThreadPoolExecutor too, but its threads call the functions in other interpreters, which have no runs."""
+    from concurrent import interpreters
+
+    before = set(interpreters.list_all())
+    gate = project.folder / "gate"
+    project.write("lookup_plugins/interpreters.py", INTERPRETERS)
+    tasks = f"""- debug: {{msg: "{{{{ lookup('interpreters') }}}}"}}
+- file: {{path: {gate}-asked, state: touch}}
+- wait_for: {{path: {gate}, timeout: {LONG}}}
+"""
+    run = project.start(tasks, limit="h1")
+    try:
+        wait_for(lambda: gate.with_name("gate-asked").exists() or run.status.ended)
+        with concurrent.futures.InterpreterPoolExecutor(1) as pool:  # the program's, while a run is active
+            seen = pool.submit(abs, -4).result(SOON)
+    finally:
+        gate.touch()
+    result = run.wait(SOON)
+    assert result.rc == 0, result.stdout
+    assert messages(result)["h1"] == [1, 2, 3]
+    assert seen == 4
+    assert set(interpreters.list_all()) == before
+
+
 @pytest.mark.matrix_ends
 def test_they_see_it_on_the_own_thread_of_their_run_too(projects, shared_pool):
     project = projects("play")
