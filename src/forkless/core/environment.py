@@ -7,8 +7,8 @@ __all__ = ["VARIABLES"]
 
 VARIABLES = {
     "FORKLESS_ALLOW_UNKNOWN": (
-        "`1` runs an ansible-core whose minor is not known, or that lacks parts that forkless replaces. Without it such an ansible-core is refused "
-        "with the list of what moved."
+        "`1` runs an ansible-core whose minor is not known, that lacks parts that forkless replaces, or that does not support this Python. Without it "
+        "such an ansible-core is refused, with the list of what moved."
     ),
     "FORKLESS_DATABASE": (
         "Where the queue of runs is: `postgresql://user:password@host/name`. Without it a PostgreSQL of the user's own is started, in the "

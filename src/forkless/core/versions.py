@@ -53,28 +53,21 @@ def nearest(full: str) -> str:
 
 
 def unsupported(python: tuple[int, int], full: str) -> str | None:
-    """A sentence that says so if this ansible-core does not support this Python according to CORES; otherwise None."""
+    """A sentence that says so if this ansible-core is older than CORES, or does not support this Python according to them; otherwise None."""
     name = "{}.{}".format(*python)
+    fits = " or ".join(core.minor for core in CORES if name in core.pythons)
+    if _number(minor_of(full)) < _number(KNOWN[0]):
+        instead = f"install ansible-core {fits}" if fits else f"use Python {PYTHONS[0]} to {PYTHONS[-1]}"
+        return f"forkless does not support ansible-core {full}: it begins at ansible-core {KNOWN[0]}; {instead}"
     core = next((one for one in CORES if one.minor == minor_of(full)), None)
     if core is None or name in core.pythons:
         return None
-    number = [int(part) for part in name.split(".")]
-    if number > [int(part) for part in core.pythons[-1].split(".")]:
-        last = core.pythons[-1]
-        same = " and ".join(one.minor for one in CORES if one.pythons[-1] == last)
-        what = (
-            f"ansible-core {same} end at Python {last}"
-            if " and " in same
-            else f"ansible-core {same} ends at Python {last}"
-        )
-    else:
-        first = core.pythons[0]
-        same = " and ".join(one.minor for one in CORES if one.pythons[0] == first)
-        what = (
-            f"ansible-core {same} begin at Python {first}"
-            if " and " in same
-            else f"ansible-core {same} begins at Python {first}"
-        )
-    fits = [one.minor for one in CORES if name in one.pythons]
-    instead = f"install ansible-core {' or '.join(fits)}" if fits else f"use Python {' or '.join(core.pythons)}"
+    end, verb = (-1, "end") if _number(name) > _number(core.pythons[-1]) else (0, "begin")
+    same = [one.minor for one in CORES if one.pythons[end] == core.pythons[end]]
+    what = f"ansible-core {' and '.join(same)} {verb}{'' if len(same) > 1 else 's'} at Python {core.pythons[end]}"
+    instead = f"install ansible-core {fits}" if fits else f"use Python {' or '.join(core.pythons)}"
     return f"ansible-core {full} does not support Python {name}: {what}; {instead}"
+
+
+def _number(name: str) -> list[int]:
+    return [int(part) for part in name.split(".")]

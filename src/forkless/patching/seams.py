@@ -143,10 +143,16 @@ def _go_on_anyway() -> bool:
 
 
 def check(seams: Sequence[Seam]) -> None:
-    """Raise SeamError for an ansible-core that is unknown, or that differs where it must not. Must be called while no seam is installed."""
+    """
+    Raise SeamError for an ansible-core that is unknown, or that differs where it must not, and UnsupportedError for one that is too old, or
+    that does not support this Python. Must be called while no seam is installed.
+    """
     full = version()
     if _go_on_anyway():
         return
+    sentence = versions.unsupported(sys.version_info[:2], full)
+    if sentence is not None:
+        raise UnsupportedError(f"{sentence}, or set FORKLESS_ALLOW_UNKNOWN=1 to go on anyway")
     if minor(full) not in KNOWN:
         raise SeamError(full, moved(seams, full))
     now = [seam for seam in seams if not seam.late]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import forkless
 from engines_support import messages
 from forkless.cli.commands import doctor
-from forkless.core import syntax_trees
+from forkless.core import syntax_trees, versions
 from forkless.engines.threads import engine, importing
 from forkless.engines.threads.patches import table
 from forkless.patching import fingerprints
@@ -77,6 +78,34 @@ def test_an_unknown_minor_is_refused_with_what_moved(project, unknown, monkeypat
     assert caught.value.version == "2.99.1"
     assert any("WorkerProcess" in line for line in caught.value.moved)
     assert "FORKLESS_ALLOW_UNKNOWN=1" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("version", "pythons", "sentence"),
+    [
+        (
+            "2.17.14",
+            versions.PYTHONS,
+            r"does not support ansible-core 2\.17\.14: it begins at ansible-core 2\.18; install",
+        ),
+        (None, ("3.10",), r"does not support Python 3\.\d+: .* Python 3\.10; "),
+    ],
+    ids=["an old ansible-core", "a new Python"],
+)
+def test_a_pair_that_is_not_supported_is_refused_in_one_sentence(project, monkeypatch, version, pythons, sentence):
+    """Also where everything could be imported, and nothing has moved."""
+    full = version or patching.version()
+    cores = [dataclasses.replace(core, pythons=pythons) for core in versions.CORES]
+    monkeypatch.setattr(versions, "CORES", tuple(cores))
+    monkeypatch.setattr(patching, "version", lambda: full)
+    monkeypatch.setattr(engine, "_checked", False)
+    monkeypatch.delenv("FORKLESS_ALLOW_UNKNOWN", raising=False)
+    with pytest.raises(forkless.UnsupportedError, match=sentence) as caught:
+        project.run("- debug: {msg: hi}\n")
+    assert str(caught.value).endswith(", or set FORKLESS_ALLOW_UNKNOWN=1 to go on anyway")
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv("FORKLESS_ALLOW_UNKNOWN", "1")
+    patching.check(table.SEAMS)
 
 
 def test_who_insists_may_go_on(project, unknown, monkeypatch):

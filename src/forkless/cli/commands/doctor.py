@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from forkless import engines
 from forkless.core import platform as platform_support
 from forkless.core import versions
-from forkless.core.errors import ForklessError, SeamError
+from forkless.core.errors import ForklessError, SeamError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,7 @@ def _known(core: str) -> Finding:
     try:
         importing_module.import_ansible(ours=False)
         found = seams_module.states(seam_table.SEAMS, core)
-        if seams_module.minor(core) in seams_module.KNOWN:
+        if seams_module.minor(core) in seams_module.KNOWN or versions.unsupported(sys.version_info[:2], core):
             seams_module.check(seam_table.SEAMS)
     except SeamError as err:
         return Finding(
@@ -121,6 +121,8 @@ def _known(core: str) -> Finding:
             f"{len(err.moved)} places in this installation of ansible-core are missing or changed",
             str(err),
         )
+    except UnsupportedError as err:
+        return Finding(name, False, "no run can be started with this ansible-core", str(err))
     except (Exception, SystemExit) as err:  # noqa: BLE001  # a broken installation is a finding, not a crash
         return Finding(name, False, "ansible-core cannot be imported", str(err))
     moved = [one for one in found if one.detail]
