@@ -72,6 +72,27 @@ def test_nothing_is_concluded_from_a_race_where_it_is_one():
     assert told == {"spawn": [0, 0], "fork": [0, 1]}
 
 
+def test_threads_must_pass_what_does_not_skip_itself_nor_differ_nor_race():
+    open_ = cpython_suite.Mode("python", "spawn", sealed=False)
+    statuses = {
+        "mp:TestX.test_passes": "pass",
+        "mp:TestX.test_fails": "fail",
+        "mp:TestX.test_skips": "skip",
+        "mp:TestFlags.test_flags": "pass",  # differs where processes are forbidden
+        "mp:WithProcessesTestProcess.test_child_fd_inflation": "pass",  # a race
+    }
+    report = {**FAKE, "tests": {test: {"status": status} for test, status in statuses.items()}}
+    assert cpython_suite.target(report, open_) == {"pass": 1, "of": 2}
+
+
+@pytest.mark.parametrize(("missing", "told"), [(1, 1), (0, 0)])
+def test_a_suite_with_fewer_tests_than_were_counted_is_told(missing, told):
+    mode = cpython_suite.Mode("python", "spawn", sealed=True)
+    report = {**FAKE, "full": "3.15.0", "target": {"pass": 0, "of": cpython_suite.TARGETS["3.15.0"] - missing}}
+    assert len(cpython_suite.judge(report, mode, whole=True)) == told
+    assert cpython_suite.judge(report, mode) == []  # of a part of the suite nothing can be said
+
+
 def test_what_is_missing_is_said_aloud(monkeypatch, tmp_path):
     monkeypatch.setenv("FORKLESS_YARDSTICKS", str(tmp_path))
     with pytest.raises(cpython_suite.Missing, match="CPython's suite was NOT run"):
