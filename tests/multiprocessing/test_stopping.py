@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import pickle
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
 import forkless.multiprocessing as fm
-from forkless.multiprocessing.stopping import Stopper, ThreadStopped
+from forkless.multiprocessing.stopping import Stopper, ThreadInterrupted, ThreadStopped
 
-WAIT = 30
+WAIT = 120
 
 
 def eventually(condition):
@@ -280,3 +283,28 @@ def test_an_interrupted_child_that_is_blocked_counts_as_dead_and_is_named(ctx, c
     eventually(lambda: not fm.abandoned())
     for end in (read_end, write_end, queue):
         end.close()
+
+
+called = threading.Event()
+
+
+def spin_for_executor():
+    called.set()
+    while True:
+        pass
+
+
+def test_no_future_gets_the_exception_that_stopped_its_worker(ctx):
+    """The executor's worker catches every exception and sends it; a process that is terminated sends nothing."""
+    called.clear()
+    with ProcessPoolExecutor(1, mp_context=ctx) as pool:
+        future = pool.submit(spin_for_executor)
+        assert called.wait(WAIT)
+        next(iter(pool._processes.values())).terminate()
+        assert isinstance(future.exception(WAIT), BrokenProcessPool)
+    eventually(lambda: not fm.abandoned())
+
+
+def test_an_interrupt_that_a_child_sends_is_a_keyboard_interrupt():
+    kind = type("Interrupt", (ThreadInterrupted,), {"raised": threading.Event()})
+    assert type(pickle.loads(pickle.dumps(kind()))) is KeyboardInterrupt

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from forkless.core import thread_exception
 
@@ -36,7 +36,15 @@ _log = logging.getLogger(__name__.rpartition(".")[0])
 
 
 class ThreadStopped(SystemExit):
-    """Raised in the thread of a terminated child. It is a SystemExit, so that no traceback is printed for it."""
+    """
+    Raised in the thread of a terminated child. It is a SystemExit, so that no traceback is printed for it.
+
+    A worker of a ProcessPoolExecutor catches every exception and sends it to the parent as the call's result. A
+    terminated process sends nothing, so this exception is raised again when it is pickled.
+    """
+
+    def __reduce__(self) -> NoReturn:
+        raise self
 
 
 class ThreadInterrupted(KeyboardInterrupt):
@@ -45,7 +53,7 @@ class ThreadInterrupted(KeyboardInterrupt):
     it and continue.
 
     Each interrupt() raises a subclass with an event of its own. Creating the exception sets the event, which is the
-    only evidence that the thread has reached a bytecode.
+    only evidence that the thread has reached a bytecode. A child that sends the exception sends a KeyboardInterrupt.
     """
 
     raised: threading.Event
@@ -53,6 +61,9 @@ class ThreadInterrupted(KeyboardInterrupt):
     def __init__(self) -> None:
         super().__init__()
         self.raised.set()
+
+    def __reduce__(self) -> tuple[type[KeyboardInterrupt], tuple[object, ...]]:
+        return KeyboardInterrupt, self.args
 
 
 @dataclass(frozen=True)
