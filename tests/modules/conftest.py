@@ -20,10 +20,11 @@ HEAD = "#!/usr/bin/python\nfrom ansible.module_utils.basic import AnsibleModule\
 
 @pytest.fixture(scope="session", autouse=True)
 def ansible_is_there():
-    """Importing it runs ldconfig, and asking what the machine can do tries to start something: once, before any test."""
+    """Importing it runs ldconfig and `ip link` (uuid.getnode), and asking what the machine can do tries to start something: once, before any test."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # 2.18 warns when it is imported a second time in a process
-        import ansible.utils.display  # noqa: F401
+        import ansible.utils.display
+        import ansible.utils.vars  # noqa: F401
 
     platform.can_exec()
 
