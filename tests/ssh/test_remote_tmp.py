@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import re
@@ -66,3 +67,32 @@ def test_the_folder_is_the_login_users_also_for_a_task_of_another_user(
         return
     assert ours == made(STOCK, sshds, tmp_path, "ssh", becomes, named=named)
     assert ours.count(f" {sshds.hosts[0].user} 700") == 2
+
+
+UNUSABLE = """
+- hosts: targets[0]
+  gather_facts: false
+  vars: {ansible_become_password: "%s"}
+  tasks:
+    - command: touch {{ trace }}
+      become: "{{ becomes }}"
+"""
+
+
+@pytest.mark.parametrize("becomes", [False, True], ids=["login user, cannot be made", "root, closed to the login user"])
+def test_a_host_without_a_usable_folder_is_unreachable_and_runs_no_module(as_root, sshds, tmp_path, becomes):
+    (tmp_path / "play.yml").write_text(UNUSABLE % sshd_targets.PASSWORD)
+    (tmp_path / "hosts.ini").write_text(sshds.inventory("ssh"))
+    trace, closed = sshds.folder / f"trace-{becomes}", sshds.folder / "closed"
+    closed.mkdir(mode=0o700, exist_ok=True)
+    told = {"ansible_remote_tmp": str(closed) if becomes else "/dev/null/tmp", "trace": str(trace), "becomes": becomes}
+    said = []
+    for command in (STOCK, OURS):
+        done = subprocess.run(
+            [*command, "-i", "hosts.ini", "play.yml", "-e", json.dumps(told)],
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        said.append((done.returncode, re.sub(r"ansible-tmp-[\d.-]+", "#", done.stdout), done.stderr))
+    assert said[1] == said[0]
+    assert said[0][0] == 4, said[0]
+    assert not trace.exists()

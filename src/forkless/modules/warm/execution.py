@@ -53,8 +53,9 @@ __all__ = ["WarmExecution"]
 # An interpreter reads these variables only when it starts, so a task that sets one gets an interpreter that was started
 # with it.
 _AT_START = ("LANG", "LC_", "PYTHON", "LD_", "TZ", "PATH", "HOME", "MALLOC_", "GLIBC", "SSL_", "OPENSSL")
-# What remote/main.py answers if a job there could not be told from the interpreter.
-_JOB_NOT_SHOWN = "the command line of a job cannot be shown here"
+# What remote/main.py answers if a job there could not be told from the interpreter, and if stock Ansible could not create
+# its folder for a task. Another interpreter there would answer the same.
+_TRUE_OF_HOST = ("the command line of a job cannot be shown here", "remote_tmp cannot be used")
 
 
 class _RunColdError(Exception):
@@ -240,7 +241,7 @@ class WarmExecution(ColdExecution):
                     )
                     return _as_a_terminal_shows(*done, transport) if one_stream else done
             except NotStartedError as err:
-                if str(err) == _JOB_NOT_SHOWN:  # true of the host: another interpreter there would say the same
+                if str(err) in _TRUE_OF_HOST:
                     raise _RunColdError(str(err)) from err
                 pool.forget(interpreter)
                 if attempt == 2:
@@ -262,7 +263,7 @@ class WarmExecution(ColdExecution):
     def _remote_tmp(self, become: BecomePlugin | None) -> tuple[str, str] | None:
         """
         The `remote_tmp` folder that stock Ansible would create on the host without pipelining, as later tasks may rely
-        on it, and whose it is.
+        on it, and whose it is. Where it cannot be used, the task is left to stock's code, for which the host is unreachable.
 
         It is the login user's, and is made by that user also before a task of root's: root must not follow symbolic
         links in that user's home. The name is "" if the module runs as the login user, and "?" if it is not known here.

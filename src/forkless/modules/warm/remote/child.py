@@ -20,6 +20,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 from typing import Any
@@ -129,11 +130,13 @@ def limit(number: int) -> None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, number), hard))
 
 
-def make_folder(wanted: list[str] | None) -> None:
+def make_folder(wanted: list[str] | None, usable: set[str]) -> None:
     """
-    Create the remote_tmp folder with mode 0700 if it is missing, as the user whose it is. Failure is ignored.
+    Create the remote_tmp folder with mode 0700 if it is missing, as the user whose it is, and try to create a folder in it.
 
-    `wanted` is None or a path and the login user: "" for this process's user, "?" for the one who called sudo or doas.
+    Raises OSError where stock Ansible would find that it cannot create its folder for a task there. `wanted` is None or a
+    path and the login user: "" for this process's user, "?" for the one who called sudo or doas. `usable`: places that
+    were tried before; they are not tried again while they exist.
     """
     if not wanted:
         return
@@ -144,37 +147,42 @@ def make_folder(wanted: list[str] | None) -> None:
             return
         path = path.replace("~/", "~%s/" % login, 1)
     place = os.path.expanduser(path)
-    if not os.path.isabs(place) or os.path.isdir(place):
+    if not os.path.isabs(place) or (place in usable and os.path.isdir(place)):
         return
-    with contextlib.suppress(OSError, KeyError, ImportError):
+    with contextlib.suppress(KeyError, ImportError):  # no such user is known here
         user = importlib.import_module("pwd").getpwnam(login) if login else None
         if user is None or user.pw_uid == os.geteuid():
             make_private(place)
         elif os.geteuid() == 0:
-            make_as(user.pw_uid, user.pw_gid, place)
+            make_as(login, user.pw_uid, user.pw_gid, place)
+        usable.add(place)
 
 
 def make_private(place: str) -> None:
     before = os.umask(0o77)
     try:
         os.makedirs(place, exist_ok=True)
+        os.rmdir(tempfile.mkdtemp(prefix="ansible-tmp-", dir=place))
     finally:
         os.umask(before)
 
 
-def make_as(uid: int, gid: int, place: str) -> None:
+def make_as(login: str, uid: int, gid: int, place: str) -> None:
     """In a child that has become this user: root would follow the user's symbolic links to any place."""
     child = os.fork()
     if child:
-        os.waitpid(child, 0)
+        if os.waitpid(child, 0)[1] != 0:
+            raise OSError("its user cannot create a folder in " + place)
         return
+    code = 1
     try:
-        os.setgroups([])
+        os.initgroups(login, gid)
         os.setgid(gid)
         os.setuid(uid)
         make_private(place)
+        code = 0
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def write_files(lay: dict[str, Any]) -> None:

@@ -85,6 +85,7 @@ class RemoteServer:
         self.loaded: dict[str, str] = {}
         self.ask_groups = ask_groups
         self.shows: CommandLine | None = None
+        self.usable: set[str] = set()  # remote_tmp folders
         self.cwd = self._cwd()
         self.places = self._places()
         self.seen = self.look()
@@ -335,6 +336,11 @@ class RemoteServer:
                 self.say(b"N", number, b"the command line of a job cannot be shown here")
                 return
         try:
+            make_folder(order["remote_tmp"], self.usable)
+        except OSError:
+            self.say(b"N", number, b"remote_tmp cannot be used")
+            return
+        try:
             if order["lay"]:
                 write_files(order["lay"])
         except OSError as error:
@@ -416,7 +422,6 @@ class RemoteServer:
             tempfile.tempdir = None
             look_again()
             limit(order["rlimit"])
-            make_folder(order["remote_tmp"])
             self.fit(files if order["job"] is None else self.payloads[order["job"]["digest"]])
             archive = self.finder.serve(files, order["module"])
             if live:
