@@ -7,13 +7,14 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import shutil
 import stat
 import subprocess
 import sys
 
 import pytest
 
-from forkless.modules.warm import payload
+import shim_support
 
 SOURCE = pathlib.Path(__file__).parent.parent.parent / "src"
 COMMANDS = {
@@ -76,8 +77,38 @@ def test_the_folder_for_temporary_files_is_there_after_a_module(tmp_path):
     assert modes["ours"] == modes["stock"]
 
 
-def test_no_code_is_written_beside_what_is_sent_to_hosts(tmp_path, monkeypatch):
-    (tmp_path / "sent.py").write_text("VALUE = 1\n")
-    monkeypatch.setattr(payload, "_core_file", lambda path, digest: str(tmp_path / "sent.py"))
-    assert payload._code("ansible_collections/ns/c/plugins/modules/sent.py", b"VALUE = 1\n").co_names == ("VALUE",)
-    assert [path.name for path in tmp_path.iterdir()] == ["sent.py"]
+INSTALLED = {
+    "modules/sent.py": "#!/usr/bin/python\nfrom ansible.module_utils.basic import AnsibleModule\n"
+    "from ansible_collections.ns.c.plugins.module_utils.beside import VALUE\nAnsibleModule({}).exit_json(value=VALUE)\n",
+    "module_utils/beside.py": "VALUE = 'from beside'\n",
+    "filter/loud.py": "from ansible_collections.ns.c.plugins.plugin_utils.upper import upper\n"
+    "class FilterModule:\n    def filters(self):\n        return {'loud': upper}\n",
+    "plugin_utils/upper.py": "def upper(value):\n    return value.upper()\n",
+}
+
+
+def test_no_code_is_written_into_a_collection_that_is_installed_in_site_packages(tmp_path):
+    bin_ = shim_support.environment(tmp_path / "env")
+    (site,) = (tmp_path / "env").glob("lib/*/site-packages")
+    (site / "ansible").symlink_to(
+        shim_support.PACKAGES / "ansible"
+    )  # the folder where the package `ansible` has its collections
+    plugins = site / "ansible_collections/ns/c/plugins"
+    for path, text in INSTALLED.items():
+        shim_support.script(plugins / path, text)
+    (tmp_path / "play.yml").write_text(
+        "- hosts: localhost\n  gather_facts: false\n  tasks:\n    - ns.c.sent:\n      register: said\n"
+        '    - debug: {msg: "{{ said.value | ns.c.loud }}"}\n'
+    )
+    env = shim_support.environ(tmp_path)  # without PYTHONDONTWRITEBYTECODE
+    words = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={bin_}/python", "play.yml"]
+    there = {}
+    for name, command in {"stock": ["ansible-playbook"], "ours": ["python", "-m", "forkless", "playbook"]}.items():
+        command[0] = f"{bin_}/{command[0]}"
+        done = shim_support.call([*command, *words], env, tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "FROM BESIDE" in done.stdout
+        there[name] = sorted(str(path.relative_to(plugins)) for path in plugins.rglob("*.pyc"))
+        for folder in list(plugins.rglob("__pycache__")):
+            shutil.rmtree(folder)
+    assert set(there["ours"]) <= set(there["stock"])  # ansible-core's loader writes one for a filter

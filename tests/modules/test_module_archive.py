@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import pwd
 import re
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -53,8 +55,13 @@ NEAR = "HERE = __file__\ndef near():\n    return 'beside the module'\n"
 
 
 @pytest.fixture
-def project(tmp_path):
+def project():
     """A module that respawns under an interpreter that is the only one with a certain library, and has no ansible-core of its own."""
+    with tempfile.TemporaryDirectory(prefix="forkless-archive-") as folder:  # which any user may enter
+        yield filled(pathlib.Path(folder).resolve())
+
+
+def filled(tmp_path):
     for folder in ("library", "module_utils", "there", "tmp"):
         (tmp_path / folder).mkdir()
     tmp_path.chmod(0o755)
@@ -65,7 +72,7 @@ def project(tmp_path):
     (tmp_path / "there/only_there.py").write_text("")
     other = tmp_path / "python"
     other.write_text(
-        f'#!/bin/sh\nPYTHONPATH={tmp_path}/there:$PYTHONPATH NAME=other exec {sys._base_executable} "$@"\n'
+        f'#!/bin/sh\nPYTHONPATH={tmp_path}/there:$PYTHONPATH NAME=other exec ${{BASE:-{sys._base_executable}}} "$@"\n'
     )
     other.chmod(0o755)
     (tmp_path / "hosts").write_text(f"h ansible_connection=local ansible_python_interpreter={sys.executable}\n")
@@ -90,6 +97,53 @@ def test_a_module_starts_itself_again_under_another_interpreter(project, modules
         assert said["archive"].startswith(str(project / "tmp"))
     assert len(results(result)) == 2
     assert not list((project / "tmp").iterdir()), "the archive is removed when its module has ended"
+
+
+AS_OTHERS = """
+- hosts: all
+  gather_facts: false
+  become: true
+  environment: {TMPDIR: '{{ playbook_dir }}/tmp', BASE: /usr/bin/python3}
+  tasks:
+    - again: {other: '{{ playbook_dir }}/python'}
+    - again: {other: '{{ playbook_dir }}/python'}
+      become_user: nobody
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user without a password, which only root may")
+@pytest.mark.parametrize("modules", ["warm", "in-process", "cold"])
+def test_a_module_starts_itself_again_for_the_user_whom_its_task_becomes(project, modules):
+    (project / "play.yml").write_text(AS_OTHERS)
+    result = forkless.run(
+        playbook="play.yml", inventory="hosts", cwd=project, engine="threads", modules=modules,
+        env={"ANSIBLE_PIPELINING": "1"}, extra_vars={"ansible_python_interpreter": "/usr/bin/python3"},
+    )  # fmt: skip
+    result.raise_for_failures()
+    said = results(result)
+    assert [(one["respawned"], one["name"]) for one in said] == [(True, "other")] * 2
+    assert [one["user"] for one in said] == [0, pwd.getpwnam("nobody").pw_uid]
+    assert not list((project / "tmp").iterdir()), "the archive is removed when its module has ended"
+
+
+def has_apt():
+    words = ["/usr/bin/python3", "-c", "import apt, apt_pkg"]
+    return os.path.exists(words[0]) and subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="apt asks for root")
+@pytest.mark.parametrize("modules", ["warm", "in-process"])
+def test_the_real_apt_finds_the_interpreter_that_has_its_library(project, modules):
+    if not has_apt():
+        pytest.skip("python3-apt is not here; the module of this test's own does what apt does")
+    # In check mode: without its library apt would try to install it.
+    (project / "play.yml").write_text(
+        "- hosts: all\n  gather_facts: false\n  tasks:\n    - apt: {name: dpkg}\n      check_mode: true\n"
+    )
+    result = forkless.run(playbook="play.yml", inventory="hosts", cwd=project, engine="threads", modules=modules)
+    result.raise_for_failures()
+    assert [said["changed"] for said in results(result)] == [False]
+    assert "cache_updated" in results(result)[0], "it read apt's cache"
 
 
 def plain(value):

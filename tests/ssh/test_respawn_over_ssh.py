@@ -35,11 +35,14 @@ PLAY = """
 """
 
 
-@pytest.mark.parametrize("connection", ["forkless.core.ssh", "ssh"])
-def test_a_module_starts_itself_again(as_root, sshds, connection):
+@pytest.mark.parametrize(
+    ("connection", "modules"),
+    [("forkless.core.ssh", "warm"), ("ssh", "warm"), ("forkless.core.ssh", "in-process"), ("ssh", "cold")],
+)
+def test_a_module_starts_itself_again(as_root, sshds, connection, modules):
     if connection == "ssh" and not shutil.which("ssh"):
         pytest.fail("the ssh program is missing: apt install openssh-client", pytrace=False)
-    folder = sshds.folder / f"again-{connection}"
+    folder = sshds.folder / f"again-{connection}-{modules}"
     (folder / "library").mkdir(parents=True)
     (folder / "there").mkdir()
     (folder / "library/again.py").write_text(AGAIN)
@@ -54,7 +57,16 @@ def test_a_module_starts_itself_again(as_root, sshds, connection):
         "ansible_become_password": sshd_targets.PASSWORD,
         "other": str(other),
     }
-    result = forkless.run(playbook="play.yml", inventory="hosts.ini", cwd=folder, engine="threads", extra_vars=told)
+    env = {} if modules == "warm" else {"ANSIBLE_PIPELINING": "1"}  # a file of the module for nobody would need ACLs
+    result = forkless.run(
+        playbook="play.yml",
+        inventory="hosts.ini",
+        cwd=folder,
+        engine="threads",
+        modules=modules,
+        env=env,
+        extra_vars=told,
+    )
     assert result.rc == 0, result.stdout
     said = [event.event_data["res"] for event in result.events if event.event == "runner_on_ok"]
     assert [one["user"] for one in said] == [sshds.hosts[0].user, "root", "nobody"]

@@ -12,6 +12,7 @@ import signal
 import stat
 import subprocess
 import sys
+import sysconfig
 import textwrap
 
 import pytest
@@ -394,3 +395,25 @@ def test_ansible_pull_calls_what_lies_beside_it_which_is_the_shim(places, folder
     again = call(words, environ(folder, path, bin_, FORKLESS="0"), folder)
     assert program(again) == str(bin_ / "ansible-playbook")
     assert seen(again)[0] == 0
+
+
+def test_ansible_test_runs_its_targets_in_forkless_though_it_copies_commands_from_ansible_core(places, folder):
+    path, bin_ = places
+    code = "import sys\nfrom ansible_test._util.target.cli.ansible_test_cli_stub import main\nsys.exit(main())\n"
+    shim_support.script(bin_ / "ansible-test", f"#!{bin_}/python\n{code}")
+    base = folder / "ansible_collections/ns/small"
+    target, told = base / "tests/integration/targets/smoke", folder / "told"
+    (target / "lookup_plugins").mkdir(parents=True)
+    (base / "galaxy.yml").write_text("namespace: ns\nname: small\nversion: 1.0.0\nreadme: README.md\nauthors: [x]\n")
+    (target / "lookup_plugins/engine.py").write_text(
+        "import sys\nfrom ansible.plugins.lookup import LookupBase\nclass LookupModule(LookupBase):\n"
+        "    def run(self, terms, variables=None, **kwargs):\n        return ['forkless' if 'forkless' in sys.modules else 'stock']\n"
+    )
+    (target / "play.yml").write_text(PLAY.replace("program=", "engine={{ lookup('engine') }} program="))
+    shim_support.script(target / "runme.sh", f"#!/bin/sh\nexec ansible-playbook -i localhost, play.yml > '{told}'\n")
+    words = ["ansible-test", "integration", "--python", sysconfig.get_python_version(), "smoke"]
+    done = call(words, environ(folder, path, bin_), base)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        re.search(r"engine=(\w+) program=\S+/ansible-test-\w+-bin/ansible-playbook", told.read_text())[1] == "forkless"
+    )
