@@ -67,6 +67,55 @@ def test_lines_come_while_the_task_runs(tmp_path, mode):
     assert [one.event for one in seen].index("runner_on_ok") > max(seen.index(one) for one in outputs(seen))
 
 
+def waiting_task(how, gate):
+    """A task that prints, waits until the gate is open, and prints again."""
+    script = f"echo first; while [ ! -e {gate} ]; do sleep 0.05; done; printf last"
+    if how == "async":
+        where = {"ansible_async_dir": f"{gate}-jobs"}  # its usual place is not always below $HOME
+        return {"name": "Wait", "shell": script, "async": 300, "poll": 1, "vars": where}
+    answers = {"command": f"sh -c {json.dumps(script)}", "responses": {"never": "x"}, "timeout": 300}
+    return {"name": "Wait", "expect": answers}
+
+
+@pytest.mark.parametrize("how", ["async", "async, and the interpreter is replaced", "expect"])
+def test_lines_of_async_tasks_and_of_expect_come_while_they_run(tmp_path, how):
+    gate, home = tmp_path / "gate", tmp_path / "home"
+    home.mkdir()
+    run = started(tmp_path, [waiting_task(how.partition(",")[0], gate)], env={"HOME": str(home)})
+    seen = []
+    for event in run.events():
+        seen.append(event)
+        if event.event == "runner_on_output" and event.event_data["text"] == "first":
+            if "replaced" in how:  # a login would read this file, so the next module gets a new interpreter
+                (home / ".profile").touch()
+            else:
+                gate.touch()  # without its output the task would wait for this until the run's time is over
+        elif event.event == "runner_on_async_poll":
+            gate.touch()
+    assert run.wait().rc == 0, run.wait().stdout
+    assert texts(seen) == ["first", "last"]
+    assert {one.task for one in outputs(seen)} == {"Wait"}
+    end = next(one for one in seen if one.event == "runner_on_ok")
+    assert end.event_data["res"]["stdout_lines"] == ["first", "last"]
+    assert seen.index(end) > max(seen.index(one) for one in outputs(seen))
+
+
+def test_async_tasks_are_masked_or_silent_and_say_nothing_after_their_end(tmp_path):
+    on = tmp_path / "on"
+    tasks = [
+        {"name": "Masked", "secretly": {"word": "xyzzy", "script": "echo the xyzzy"}, "async": 100, "poll": 1},
+        {"name": "Secret", "shell": "echo hidden", "async": 100, "poll": 1, "no_log": True},
+        {"name": "Left", "shell": "echo alone", "async": 100, "poll": 0},
+        {"name": "Late", "shell": f"until [ -e {on} ]; do sleep 0.05; done; echo late; touch {on}-said", "async": 1, "poll": 1, "ignore_errors": True},
+        {"name": "After", "shell": f"touch {on}; n=0; until [ -e {on}-said ] || [ $n = 40 ]; do n=$((n+1)); sleep 0.05; done; echo after"},
+    ]  # fmt: skip
+    result = started(tmp_path, tasks).wait()
+    assert result.rc == 0, result.stdout
+    assert [(one.task, one.event_data["text"]) for one in outputs(result.events)] == [
+        ("Masked", "the ********"), ("After", "after")
+    ]  # fmt: skip
+
+
 def test_other_events_and_results_are_as_without(tmp_path):
     tasks = [{"name": "Say", "shell": "echo {{ item }}; echo x >&2", "loop": ["a", "b"]}, {"command": "true"}]
     kept = []

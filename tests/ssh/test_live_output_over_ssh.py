@@ -19,6 +19,9 @@ BOOK = """
       ignore_errors: true
     - command: echo hidden
       no_log: true
+    - shell: echo by a job
+      async: 300
+      poll: 1
 """
 
 
@@ -44,4 +47,4 @@ def test_lines_of_a_host_come_while_its_task_runs(tmp_path, sshds, sshd, as_root
     failed = next(one for one in result.events if one.event == "runner_on_failed").event_data["res"]
     first, user = failed["stdout_lines"]
     assert (user == "root") is becoming
-    assert told == [first, user]  # one by one: told at the end, they would have come together
+    assert told == [first, user, "by a job"]  # one by one: told at the end, they would have come together

@@ -98,6 +98,7 @@ class PlayContextOptions(Protocol):
 class TaskFields(Protocol):
     action: str
     async_val: int
+    poll: int
     environment: list[dict[str, str]]
     no_log: bool
     loop: object

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from forkless.modules.ansible_types import AnsibleAction, TaskFields
 
-__all__ = ["LiveOutput", "TaskOutput", "TimedOutput", "live_output_of", "run_secrets"]
+__all__ = ["LiveOutput", "TaskOutput", "TimedOutput", "at_end_of_task", "live_output_of", "run_secrets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,13 @@ def live_output_of(action: AnsibleAction) -> LiveOutput | None:
     ):
         return None
     return LiveOutput(action, listener)
+
+
+def at_end_of_task(call: Callable[[], None]) -> None:
+    """`call` is called when the worker's task is over, on the worker's thread."""
+    at_end: list[Callable[[], None]] | None = getattr(SCOPE.get(), "at_end", None)  # only the worker of a run has one
+    if at_end is not None:
+        at_end.append(call)
 
 
 def run_secrets() -> list[object]:

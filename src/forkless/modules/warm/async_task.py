@@ -11,13 +11,19 @@ removes the folder at the end.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from forkless.modules.warm import payload
+from forkless.modules.live_output import at_end_of_task
 
-__all__ = ["AsyncTask", "UnknownWrapperError"]
+if TYPE_CHECKING:
+    from forkless.core.run_context import Interruptible
+    from forkless.modules.ansible_types import AnsibleConnection, TellOutput
+    from forkless.modules.warm import payload
+    from forkless.modules.warm.interpreter import WarmInterpreter
+
+__all__ = ["AsyncTask", "UnknownWrapperError", "end_followed_job", "follow_job"]
 
 # Words in which the shell changes nothing.
 _PLAIN_WORDS = re.compile(r"[\w./+@%:,=-]+( [\w./+@%:,=-]+)*", re.ASCII)
@@ -77,3 +83,25 @@ class AsyncTask:
             self._wrapper, interpreter=start, argv=(path, *arguments.split()), job=job, environ=self._environ
         )
         return wrapper, before + interpreter
+
+
+def follow_job(connection: AnsibleConnection, number: str, interpreter: WarmInterpreter, tell: TellOutput) -> None:
+    """
+    A job was started whose output is told: until async_status says that it has finished, or until the task is over.
+
+    `number` is what async_wrapper was given as the first part of the job's id. Called by the task's worker.
+    """
+    followed: dict[str, tuple[WarmInterpreter, TellOutput]] = connection.__dict__.setdefault(
+        "_forkless_followed_jobs", {}
+    )
+    followed[number] = interpreter, tell
+    at_end_of_task(functools.partial(interpreter.end_tell, tell, interrupt=None))
+
+
+def end_followed_job(connection: AnsibleConnection, result: object, interrupt: Interruptible) -> None:
+    """If `result` is async_status's of a followed job that has finished: tell the last that it printed."""
+    followed: dict[str, tuple[WarmInterpreter, TellOutput]] = connection.__dict__.get("_forkless_followed_jobs", {})
+    if followed and isinstance(result, dict) and result.get("finished"):
+        found = followed.pop(str(result.get("ansible_job_id")).rpartition(".")[0], None)
+        if found is not None:
+            found[0].end_tell(found[1], interrupt=interrupt)

@@ -26,7 +26,7 @@ from forkless.modules.cold import ColdExecution
 from forkless.modules.live_output import live_output_of
 from forkless.modules.warm import payload, transports
 from forkless.modules.warm import remote_temp_dir as remote_temp_dirs
-from forkless.modules.warm.async_task import AsyncTask, UnknownWrapperError
+from forkless.modules.warm.async_task import AsyncTask, UnknownWrapperError, end_followed_job, follow_job
 from forkless.modules.warm.interpreter import (
     BOOT,
     InterpreterLostError,
@@ -81,9 +81,12 @@ class WarmExecution(ColdExecution):
             return upstream(*args, **kwargs)
         self._trying, self._async = True, AsyncTask() if wrap_async else None
         try:
-            return upstream(*args, **kwargs)
+            result = upstream(*args, **kwargs)
         except _RunColdError as why:
             _display().debug(f"not run warm: {why}")
+        else:
+            end_followed_job(self.connection, result, self.interrupt)
+            return result
         finally:
             self._trying, self._module, self._async = False, None, None
         return upstream(*args, **kwargs)
@@ -212,14 +215,16 @@ class WarmExecution(ColdExecution):
         machine = transports.machine_of(connection, action._play_context)
         become_user = become is not None and (action.get_become_option("become_user") or "root") != "root"
         one_stream = transports.has_terminal(connection)
-        live = None if module.argv else live_output_of(action)  # nobody is there to hear an async job's output
+        # Nobody is there to hear a job that is not waited for.
+        heard = not module.argv or (module.job is not None and action._task.poll > 0)
+        live = live_output_of(action) if heard else None
+        tell = None if live is None else live.tell
         order: dict[str, object] = {
             "cwd": transport.cwd,
             "environ": environ,
             "lay": lay,
             "remote_tmp": self._remote_tmp(become),
             "one_stream": one_stream,
-            "live": None if live is None else [],
         }
         for attempt in (1, 2):
             try:
@@ -234,11 +239,9 @@ class WarmExecution(ColdExecution):
                 raise _RunColdError(str(err)) from err
             try:
                 with _uploading(remote_temp_dir if lay else None, interpreter):
-                    done = _as_a_shell_says(
-                        *interpreter.run(
-                            module, order, interrupt=self.interrupt, tell=None if live is None else live.tell
-                        )
-                    )
+                    done = _as_a_shell_says(*interpreter.run(module, order, interrupt=self.interrupt, tell=tell))
+                    if module.job is not None and tell is not None:
+                        follow_job(connection, module.argv[1], interpreter, tell)
                     return _as_a_terminal_shows(*done, transport) if one_stream else done
             except NotStartedError as err:
                 if str(err) in _TRUE_OF_HOST:

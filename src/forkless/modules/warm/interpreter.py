@@ -8,6 +8,7 @@ The controller's side of a warm interpreter.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.resources
 import itertools
 import json
@@ -72,12 +73,11 @@ class Channel(Protocol):
 
 
 class _Call:
-    def __init__(self, tell: TellOutput | None) -> None:
+    def __init__(self) -> None:
         self.out: list[bytes] = []
         self.err: list[bytes] = []
         self.rc: int | None = None
         self.refused: str | None = None
-        self.tell = tell
         self.over = threading.Event()
 
 
@@ -102,6 +102,8 @@ class WarmInterpreter:
         self._same_python = False
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
+        # Who is told what the modules' programs print, by the number of the order. For a job this outlives the call.
+        self._tells: dict[int, TellOutput] = {}
         self._sent: set[str] = set()
         # Serializes writes to the channel: frames never interleave, and a payload's files precede the order that needs
         # them.
@@ -143,6 +145,12 @@ class WarmInterpreter:
             self._same_python = hello["magic"] == MAGIC
             self.ready.set()
             return
+        if kind == b"V":
+            tell = self._tells.get(number)
+            if tell is not None:
+                stream, dropped = _OUTPUT.unpack_from(body)
+                tell("stderr" if stream == b"e" else "stdout", body[_OUTPUT.size :], dropped)
+            return
         call = self._calls.get(number)
         if call is None:
             return  # the task was given up
@@ -150,10 +158,6 @@ class WarmInterpreter:
             call.out.append(body)
         elif kind == b"E":
             call.err.append(body)
-        elif kind == b"V":
-            if call.tell is not None:
-                stream, dropped = _OUTPUT.unpack_from(body)
-                call.tell("stderr" if stream == b"e" else "stdout", body[_OUTPUT.size :], dropped)
         elif kind == b"N":
             call.refused = body.decode(errors="replace")
             call.over.set()
@@ -168,7 +172,7 @@ class WarmInterpreter:
 
     @property
     def busy(self) -> bool:
-        return bool(self._calls)
+        return bool(self._calls or self._tells)
 
     def run(
         self,
@@ -185,8 +189,8 @@ class WarmInterpreter:
         exit status arrived. If the worker is interrupted, the module's process group on the host is killed.
 
         `more`: the module's current folder (`cwd`) and variables (`environ`), files to write first (`lay`), a folder to
-        create (`remote_tmp`), whether stdout and stderr are one stream (`one_stream`), and what is masked in the output
-        of the module's programs (`live`; None: there is no output). That output goes to `tell` on the channel's thread.
+        create (`remote_tmp`), and whether stdout and stderr are one stream (`one_stream`). What the module's programs print
+        while they run goes to `tell` on the channel's thread; that of a job that was started goes there until `end_tell`.
         """
         order = {
             "cwd": None,
@@ -194,11 +198,40 @@ class WarmInterpreter:
             "lay": None,
             "remote_tmp": None,
             "one_stream": False,
-            "live": None,
+            "live": tell is not None,
             **wrapped.whole_order,
             **more,
         }
-        return self._ask(lambda number: self._send_order(number, wrapped.manifests, order), interrupt, tell)
+        number, call = next(self._numbers), _Call()
+        if tell is not None:
+            self._tells[number] = tell
+        started = False
+        try:
+            done = self._ask(number, call, lambda: self._send_order(number, wrapped.manifests, order), interrupt)
+            started = wrapped.job is not None and done[0] == 0
+        finally:
+            if not started:
+                self._tells.pop(number, None)
+                self._close_if_over()
+        return done
+
+    def end_tell(self, tell: TellOutput, *, interrupt: Interruptible | None) -> None:
+        """
+        The output of a job goes to `tell` no longer. With `interrupt`, all that was printed so far is told first; None: it is
+        not waited for.
+        """
+        for number in [number for number, one in list(self._tells.items()) if one == tell]:
+            try:
+                if interrupt is not None:
+                    frame = json.dumps({"end_live": number}).encode()
+                    own = next(self._numbers)
+                    # Also to an interpreter that was retired: it ends with its last job.
+                    self._ask(own, _Call(), functools.partial(self._send_anyway, _frame(b"C", own, frame)), interrupt)
+            except (NotStartedError, InterpreterLostError):
+                pass
+            finally:
+                self._tells.pop(number, None)
+                self._close_if_over()
 
     def request(self, request: dict[str, object], *, interrupt: Interruptible) -> bytes:
         """
@@ -207,19 +240,16 @@ class WarmInterpreter:
 
         Any number of threads may call this at once; it raises what `run` raises.
         """
-        frame = json.dumps(request).encode()
-        return self._ask(lambda number: self._send([_frame(b"C", number, frame)]), interrupt)[1]
+        number, frame = next(self._numbers), json.dumps(request).encode()
+        return self._ask(number, _Call(), lambda: self._send([_frame(b"C", number, frame)]), interrupt)[1]
 
-    def _ask(
-        self, send: Callable[[int], None], interrupt: Interruptible, tell: TellOutput | None = None
-    ) -> CommandOutput:
+    def _ask(self, number: int, call: _Call, send: Callable[[], None], interrupt: Interruptible) -> CommandOutput:
         self.used = time.monotonic()
-        number, call = next(self._numbers), _Call(tell)
         self._calls[number] = call
         try:
             with interrupt.closing(lambda: self._give_up(number, call)):
                 with interrupt.shielded():  # a truncated frame would break the channel for all workers
-                    send(number)
+                    send()
                 call.over.wait()
         except NotStartedError:
             raise
@@ -228,8 +258,7 @@ class WarmInterpreter:
             raise
         finally:
             self._calls.pop(number, None)
-            if self._closing and not self._calls:
-                self.close()
+            self._close_if_over()
         if call.refused is not None:
             raise NotStartedError(call.refused)
         if call.rc is None:
@@ -255,6 +284,16 @@ class WarmInterpreter:
     def _send(self, frames: list[bytes]) -> None:
         with self._sending:
             self._put_new(frames)
+
+    def _send_anyway(self, frame: bytes) -> None:
+        with self._sending:
+            if self.ended.is_set():  # nobody would answer
+                raise NotStartedError(f"the warm interpreter on {self.name} has ended")
+            self._put(frame)
+
+    def _close_if_over(self) -> None:
+        if self._closing and not self.busy:
+            self.close()
 
     def _put_new(self, frames: list[bytes]) -> None:
         if self.lost:
@@ -302,7 +341,7 @@ class WarmInterpreter:
         process has left the host when this returns.
         """
         with self._turn_to_send() as mine:
-            idle = not self._calls
+            idle = not self.busy
             alive, self.lost, self._closing = not self.lost, True, True
             if mine and idle and alive and until is not None:
                 with contextlib.suppress(NotStartedError):

@@ -258,8 +258,15 @@ class Worker(ThreadScope):
 
     def task_output(self) -> Callable[[TaskOutput], None] | None:
         """The function that receives what this worker's task prints while it runs; None if the run has no listener."""
-        listener = self.run_context.live_output
-        return None if listener is None else functools.partial(listener, self.describe()[0])
+        listener, host = self.run_context.live_output, self.describe()[0]
+        if listener is None:
+            return None
+
+        def hear(output: TaskOutput) -> None:
+            if not self.answered:  # a job that its task waited for in vain may still print
+                listener(host, output)
+
+        return hear
 
     def _say(self, text: str) -> None:
         stream = self.run_context.stderr or sys.stderr

@@ -26,7 +26,7 @@ import types
 from typing import Any
 
 from forkless.modules.warm.remote.importer import ROOT  # on the host, its text comes first
-from forkless.modules.warm.remote.live_output import OutputPipe, as_bytes, tap  # likewise
+from forkless.modules.warm.remote.live_output import OutputPipe, TappedFile, as_bytes, tap  # likewise
 
 
 class QuickPopen(subprocess.Popen):  # type: ignore[type-arg]
@@ -58,8 +58,9 @@ class LiveProgram:
 LIVE = LiveProgram()
 
 
-def tell_output(fd: int, secrets: list[str]) -> None:
-    """From now on tell what run_command reads. Only for a module's forked process, before the module starts."""
+def tell_output(fd: int, order: dict[str, Any]) -> None:
+    """From now on tell what the module's programs print. Only for a module's forked process, before the module starts."""
+    secrets = order.get("secrets", ())
     try:
         basic: Any = importlib.import_module("ansible.module_utils.basic")
     except Exception:  # noqa: BLE001  # the module's own import reports it
@@ -78,6 +79,28 @@ def tell_output(fd: int, secrets: list[str]) -> None:
 
     functools.update_wrapper(run_command, original)
     basic.AnsibleModule.run_command = run_command
+    if order["fqn"] == "ansible.modules.expect":
+        tell_expected(TappedFile(None, b"o", LIVE.tell, as_bytes([*secrets])))
+
+
+def tell_expected(heard: TappedFile) -> None:
+    """The module `expect` reads its program by pexpect, which is the terminal of the program."""
+    try:
+        pexpect: Any = importlib.import_module("pexpect")
+        original = pexpect.spawn.read_nonblocking
+    except (ImportError, AttributeError):  # the module reports it
+        return
+
+    def read_nonblocking(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            data = original(self, *args, **kwargs)
+        except pexpect.EOF:
+            heard.heard(b"")
+            raise
+        heard.heard(data)
+        return data
+
+    pexpect.spawn.read_nonblocking = functools.update_wrapper(read_nonblocking, original)
 
 
 def does_nothing(function: Any) -> bool:

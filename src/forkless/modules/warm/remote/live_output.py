@@ -219,6 +219,56 @@ class OutputPipe:
         return True
 
 
+class OutputReader:
+    """The warm interpreter's end of that pipe: the lines of one module. One thread at a time uses it."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self.fd: int | None = fd
+        """None after the end of the pipe: no process has its other end any more."""
+        self.lines = OutputLines()
+        self._heard = bytearray()
+
+    def read(self) -> bool:
+        """Read once what is there. False if there was nothing, and at the end of the pipe."""
+        if self.fd is None:
+            return False
+        try:
+            chunk = os.read(self.fd, 1 << 18)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            self.close()
+            return False
+        heard, at = self._heard, 0
+        heard += chunk
+        while len(heard) - at >= PART.size:
+            stream, lost, length = PART.unpack_from(heard, at)
+            if len(heard) - at - PART.size < length:
+                break
+            at += PART.size
+            if length:
+                self.lines.feed(stream, bytes(heard[at : at + length]), lost)
+            else:
+                self.lines.end(stream)
+            at += length
+        del heard[:at]
+        return True
+
+    def read_rest(self) -> None:
+        """The module has ended: read what is left, without waiting for programs that still hold the pipe."""
+        while self.read():
+            pass
+        self.close()
+        for stream in (b"o", b"e"):
+            self.lines.end(stream)
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
 class OutputListener(Protocol):
     """Takes what a program prints; an OutputPipe, or what replaces it in the controller's process. It does not block."""
 

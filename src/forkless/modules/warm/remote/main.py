@@ -47,7 +47,7 @@ from forkless.modules.warm.remote.child import (  # likewise
     write_files,
 )
 from forkless.modules.warm.remote.importer import Importer, SourceFile  # likewise
-from forkless.modules.warm.remote.live_output import PART, OutputLines  # likewise
+from forkless.modules.warm.remote.live_output import OutputReader  # likewise
 
 HEAD = struct.Struct(">IIc")  # length of the body, number of the task, kind
 MAGIC = b"\0\0forkless-warm\0"
@@ -61,13 +61,10 @@ LOGIN = (
 
 
 class ModuleProcess:
-    def __init__(self, number: int, pid: int, out: int, err: int, live: int | None) -> None:
-        self.number, self.pid = number, pid
+    def __init__(self, number: int, pid: int, out: int, err: int, *, starts_job: bool) -> None:
+        self.number, self.pid, self.starts_job = number, pid, starts_job
         self.pipes = {out: b"O", err: b"E"}
         self.kill_at: float | None = None
-        self.live = live  # the pipe with its programs' output, None if the run has no listener
-        self.live_heard = bytearray()
-        self.live_lines = OutputLines()
 
 
 def ours(name: str) -> bool:
@@ -79,6 +76,8 @@ class RemoteServer:
         self.inp, self.out = inp, out
         self.poll = select.poll()
         self.tasks: dict[int, ModuleProcess] = {}
+        # Output of modules' programs, by the number of the order, if the run has a listener. That of a job outlives its order.
+        self.live: dict[int, OutputReader] = {}
         self.sources: dict[str, SourceFile] = {}
         self.payloads: dict[str, dict[str, Any]] = {}
         self.finder = Importer()
@@ -159,52 +158,35 @@ class RemoteServer:
 
     def until_due(self) -> float | None:
         """Milliseconds until the next lines are due; None if none wait."""
-        due = [task.live_lines.due for task in self.tasks.values() if task.live_lines.due is not None]
+        due = [one.lines.due for one in self.live.values() if one.lines.due is not None]
         return max(0.0, (min(due) - time.monotonic()) * 1000 + 1) if due else None
 
-    def hear_live(self, task: ModuleProcess, fd: int) -> None:
-        chunk = os.read(fd, 1 << 18)
-        if not chunk:
+    def hear_live(self, fd: int, number: int) -> None:
+        self.live[number].read()
+        if self.live[number].fd is None:
             self.poll.unregister(fd)
-            os.close(fd)
-            task.live = None
-        heard = task.live_heard
-        heard += chunk
-        at = 0
-        while len(heard) - at >= PART.size:
-            stream, lost, length = PART.unpack_from(heard, at)
-            if len(heard) - at - PART.size < length:
-                break
-            at += PART.size
-            if length:
-                task.live_lines.feed(stream, bytes(heard[at : at + length]), lost)
-            else:
-                task.live_lines.end(stream)
-            at += length
-        del heard[:at]
+            if number not in self.tasks:  # a job's
+                self.end_live(number)
 
-    def tell_live(self, ended: ModuleProcess | None = None) -> None:
-        """Send the lines that are due; all lines of a task that has ended."""
+    def tell_live(self) -> None:
+        """Send the lines that are due."""
         now = time.monotonic()
-        for task in self.tasks.values() if ended is None else (ended,):
-            due = task.live_lines.due
-            if due is not None and (due <= now or ended is not None):
-                for stream, dropped, text in task.live_lines.take(now):
-                    self.say(b"V", task.number, struct.pack(">cI", stream, dropped) + text)
+        for number, reader in self.live.items():
+            if reader.lines.due is not None and reader.lines.due <= now:
+                self.say_lines(number, reader)
 
-    def end_live(self, task: ModuleProcess) -> None:
-        """The module has ended: read what is left without waiting for programs that still hold the pipe."""
-        if task.live is not None:
-            os.set_blocking(task.live, False)
-            with contextlib.suppress(BlockingIOError):
-                while task.live is not None:
-                    self.hear_live(task, task.live)
-        if task.live is not None:
-            self.poll.unregister(task.live)
-            os.close(task.live)
-        for stream in (b"o", b"e"):
-            task.live_lines.end(stream)
-        self.tell_live(task)
+    def say_lines(self, number: int, reader: OutputReader) -> None:
+        for stream, dropped, text in reader.lines.take(time.monotonic()):
+            self.say(b"V", number, struct.pack(">cI", stream, dropped) + text)
+
+    def end_live(self, number: int) -> None:
+        """The module has ended, or nobody listens any more."""
+        reader = self.live.pop(number, None)
+        if reader is not None:
+            if reader.fd is not None:
+                self.poll.unregister(reader.fd)
+            reader.read_rest()
+            self.say_lines(number, reader)
 
     def hear(self, kind: bytes, number: int, body: bytes) -> None:
         if kind == b"F":
@@ -235,10 +217,11 @@ class RemoteServer:
             at += text + code
 
     def relay(self, fd: int) -> None:
-        task = next(one for one in self.tasks.values() if fd in one.pipes or fd == one.live)
-        if fd == task.live:
-            self.hear_live(task, fd)
-            return
+        for number, reader in self.live.items():
+            if fd == reader.fd:
+                self.hear_live(fd, number)
+                return
+        task = next(one for one in self.tasks.values() if fd in one.pipes)
         chunk = os.read(fd, 1 << 18)
         if chunk:
             self.say(task.pipes[fd], task.number, chunk)
@@ -270,7 +253,9 @@ class RemoteServer:
             pid, status = os.waitpid(task.pid, os.WNOHANG)
             if pid:
                 code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-                self.end_live(task)
+                reader = self.live.get(task.number)
+                if reader is not None and (reader.fd is None or not task.starts_job):
+                    self.end_live(task.number)
                 del self.tasks[task.number]
                 self.say(b"X", task.number, str(code).encode())
 
@@ -350,7 +335,7 @@ class RemoteServer:
         try:
             ends += os.pipe()
             ends += os.pipe()
-            if order.get("live") is not None:
+            if order["live"]:
                 ends += os.pipe()
             pid = os.fork()
         except OSError as error:
@@ -365,9 +350,10 @@ class RemoteServer:
             self.become_the_module(order, files, cwd, out_end, err_end, live)
         os.close(out_end)
         os.close(err_end)
-        self.tasks[number] = ModuleProcess(number, pid, out, err, live[0] if live else None)
+        self.tasks[number] = ModuleProcess(number, pid, out, err, starts_job=order["job"] is not None)
         if live:
             os.close(live[1])
+            self.live[number] = OutputReader(live[0])
             self.poll.register(live[0], select.POLLIN | select.POLLHUP)
         self.poll.register(out, select.POLLIN | select.POLLHUP)
         self.poll.register(err, select.POLLIN | select.POLLHUP)
@@ -379,6 +365,8 @@ class RemoteServer:
                 write_files(request["lay"])
             elif "remove" in request:
                 shutil.rmtree(request["remove"])
+            elif "end_live" in request:
+                self.end_live(request["end_live"])
             else:
                 self.say(b"O", number, os.path.expanduser(request["expand"]).encode(errors="surrogateescape"))
         except OSError as error:
@@ -407,11 +395,13 @@ class RemoteServer:
             os.dup2(out if order["one_stream"] else err, 2)
             if order["one_stream"]:
                 sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-            others = [fd for task in self.tasks.values() for fd in (*task.pipes, task.live) if fd is not None]
+            others = [fd for task in self.tasks.values() for fd in task.pipes]
+            others += [reader.fd for reader in self.live.values() if reader.fd is not None]
             for fd in (out, err, self.inp, self.out, *live[:1], *others):
                 if fd > 2:
                     os.close(fd)
             self.tasks.clear()
+            self.live.clear()
             if cwd:
                 with contextlib.suppress(OSError):
                     os.chdir(cwd)
@@ -424,12 +414,12 @@ class RemoteServer:
             limit(order["rlimit"])
             self.fit(files if order["job"] is None else self.payloads[order["job"]["digest"]])
             archive = self.finder.serve(files, order["module"])
-            if live:
-                tell_output(live[1], [*order["live"], *order.get("secrets", ())])
+            if live and order["job"] is None:
+                tell_output(live[1], order)
             if order["argv"] and self.shows is not None:
                 self.shows.show([*order["interpreter"], *order["argv"]])
             if order["job"] is not None and self.shows is not None:
-                start = functools.partial(self.start_job, order["job"], set(sys.modules))
+                start = functools.partial(self.start_job, order["job"], set(sys.modules), live[1:])
                 fork_in_place_of([*order["job"]["interpreter"], *order["job"]["argv"]], self.shows, start)
             try:
                 code = call(order, files, self.finder)
@@ -439,12 +429,14 @@ class RemoteServer:
             sys.excepthook(*sys.exc_info())
         exit_now(code)
 
-    def start_job(self, order: dict[str, str], before: set[str]) -> int:
+    def start_job(self, order: dict[str, Any], before: set[str], live: list[int]) -> int:
         """The module that async_wrapper starts, in its own process; `before`: what was imported when async_wrapper was not."""
         for name in filter(ours, set(sys.modules) - before):
             self.forget(name)
         files = self.payloads[order["digest"]]
         archive = self.finder.serve(files, order["module"])
+        if live:
+            tell_output(live[0], order)
         try:
             return call(order, files, self.finder)
         finally:
