@@ -14,7 +14,7 @@ import pytest
 import forkless
 from forkless.engines.threads import output_queue
 from forkless.modules import TaskOutput
-from forkless.modules.warm.remote import live_output
+from forkless.modules.warm.remote import live_output, main
 from forkless.runs import artifacts
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(600)]
@@ -101,19 +101,20 @@ def test_lines_of_async_tasks_and_of_expect_come_while_they_run(tmp_path, how):
 
 
 def test_async_tasks_are_masked_or_silent_and_say_nothing_after_their_end(tmp_path):
-    on = tmp_path / "on"
     tasks = [
         {"name": "Masked", "secretly": {"word": "xyzzy", "script": "echo the xyzzy"}, "async": 100, "poll": 1},
         {"name": "Secret", "shell": "echo hidden", "async": 100, "poll": 1, "no_log": True},
         {"name": "Left", "shell": "echo alone", "async": 100, "poll": 0},
-        {"name": "Late", "shell": f"until [ -e {on} ]; do sleep 0.05; done; echo late; touch {on}-said", "async": 1, "poll": 1, "ignore_errors": True},
-        {"name": "After", "shell": f"touch {on}; n=0; until [ -e {on}-said ] || [ $n = 40 ]; do n=$((n+1)); sleep 0.05; done; echo after"},
+        {"name": "Late", "shell": "while :; do echo late; sleep 0.1; done", "async": 1, "poll": 1, "ignore_errors": True},
+        {"name": "After", "shell": "sleep 1; echo after"},  # for about 5 seconds the job of the task before prints on
     ]  # fmt: skip
     result = started(tmp_path, tasks).wait()
     assert result.rc == 0, result.stdout
-    assert [(one.task, one.event_data["text"]) for one in outputs(result.events)] == [
-        ("Masked", "the ********"), ("After", "after")
-    ]  # fmt: skip
+    events = list(result.events)
+    end = next(at for at, one in enumerate(events) if one.event == "runner_on_failed")
+    said = [(one.task, one.event_data["text"]) for one in outputs(events[:end]) if one.task != "Late"]
+    assert said == [("Masked", "the ********")]
+    assert [(one.task, one.event_data["text"]) for one in outputs(events[end:])] == [("After", "after")]
 
 
 def test_other_events_and_results_are_as_without(tmp_path):
@@ -157,6 +158,27 @@ def test_values_of_no_log_parameters_are_masked_where_output_is_divided(tmp_path
     result = run.wait()
     assert result.rc == 0
     assert "\n".join(texts(result.events)) == "the ********\nand ********!\nplain"
+
+
+ASKS = """#!/usr/bin/python
+# SPDX-License-Identifier: GPL-3.0-or-later
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.common.locale import get_best_parsable_locale
+module = AnsibleModule({})
+get_best_parsable_locale(module)
+rc, out, err = module.run_command(["echo", "own"])
+module.exit_json(out=out)
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "in-process"])
+def test_programs_that_ansible_asks_for_facts_and_locales_are_not_told(tmp_path, mode):
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "asks.py").write_text(ASKS)
+    tasks = [{"setup": {"gather_subset": ["!all", "network"]}}, {"asks": {}}]
+    result = started(tmp_path, tasks, modules=mode).wait()
+    assert result.rc == 0, result.stdout
+    assert texts(result.events) == ["own"]
 
 
 OWN = """#!/usr/bin/python
@@ -308,6 +330,28 @@ def test_whatever_is_printed_takes_bounded_room_and_every_line_is_accounted_for(
     assert text.endswith(b"the word ******** in it")
     assert b"xyzzy" not in text
     assert dropped + text.count(b"\n") + 1 == count
+
+
+def test_the_last_lines_of_a_job_are_told_before_the_end_of_telling_is_confirmed():
+    (answers, out), (reading, writing) = os.pipe(), os.pipe()
+    pipe = live_output.OutputPipe(writing)
+    pipe.write(b"o", b"in a line\nand the rest")
+    try:
+        server = main.RemoteServer(answers, out, False)
+        server.live[7] = live_output.OutputReader(reading)
+        server.poll.register(reading)
+        server.hear(b"C", 9, b'{"end_live": 7}')
+        said, frames = os.read(answers, 1 << 16), []
+        while said:
+            length, number, kind = main.HEAD.unpack_from(said)
+            frames.append((kind, number, said[main.HEAD.size : main.HEAD.size + length]))
+            said = said[main.HEAD.size + length :]
+    finally:
+        for fd in (answers, out, writing):
+            os.close(fd)
+    assert [(kind, number) for kind, number, _ in frames] == [(b"V", 7), (b"X", 9)]
+    assert frames[0][2].endswith(b"in a line\nand the rest")
+    assert not server.live
 
 
 def test_a_slow_reader_stalls_nobody():

@@ -23,10 +23,13 @@ import sys
 import tempfile
 import threading
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forkless.modules.warm.remote.importer import ROOT  # on the host, its text comes first
-from forkless.modules.warm.remote.live_output import OutputPipe, TappedFile, as_bytes, tap  # likewise
+from forkless.modules.warm.remote.live_output import OutputPipe, TappedFile, as_bytes, asks, tap  # likewise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class QuickPopen(subprocess.Popen):  # type: ignore[type-arg]
@@ -58,9 +61,8 @@ class LiveProgram:
 LIVE = LiveProgram()
 
 
-def tell_output(fd: int, order: dict[str, Any]) -> None:
+def tell_output(fd: int, name: str, secrets: Iterable[object]) -> None:
     """From now on tell what the module's programs print. Only for a module's forked process, before the module starts."""
-    secrets = order.get("secrets", ())
     try:
         basic: Any = importlib.import_module("ansible.module_utils.basic")
     except Exception:  # noqa: BLE001  # the module's own import reports it
@@ -70,6 +72,8 @@ def tell_output(fd: int, order: dict[str, Any]) -> None:
     LIVE.tell = OutputPipe(fd)
 
     def run_command(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if asks(sys._getframe(1)):
+            return original(self, *args, **kwargs)
         LIVE.secrets = as_bytes([*secrets, *self.no_log_values])
         LIVE.running += 1
         try:
@@ -79,28 +83,32 @@ def tell_output(fd: int, order: dict[str, Any]) -> None:
 
     functools.update_wrapper(run_command, original)
     basic.AnsibleModule.run_command = run_command
-    if order["fqn"] == "ansible.modules.expect":
-        tell_expected(TappedFile(None, b"o", LIVE.tell, as_bytes([*secrets])))
+    if name == "ansible.modules.expect":
+        tell_expected(basic.AnsibleModule, LIVE.tell, list(secrets))
 
 
-def tell_expected(heard: TappedFile) -> None:
-    """The module `expect` reads its program by pexpect, which is the terminal of the program."""
-    try:
-        pexpect: Any = importlib.import_module("pexpect")
-        original = pexpect.spawn.read_nonblocking
-    except (ImportError, AttributeError):  # the module reports it
-        return
+def tell_expected(module_class: type, tell: OutputPipe, secrets: list[object]) -> None:
+    """The module `expect` reads its program by pexpect, which it has imported when it makes its AnsibleModule."""
+    begin = module_class.__init__  # type: ignore[misc]
 
-    def read_nonblocking(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            data = original(self, *args, **kwargs)
-        except pexpect.EOF:
-            heard.heard(b"")
-            raise
-        heard.heard(data)
-        return data
+    def init(self: object, *args: object, **kwargs: object) -> None:
+        begin(self, *args, **kwargs)
+        spawn = getattr(sys.modules.get("pexpect"), "spawn", None)
+        read = getattr(spawn, "read_nonblocking", None)
+        if spawn is None or read is None:  # the module reports it
+            return
+        heard = TappedFile(None, b"o", tell, as_bytes([*secrets, *getattr(self, "no_log_values", ())]))
 
-    pexpect.spawn.read_nonblocking = functools.update_wrapper(read_nonblocking, original)
+        def read_nonblocking(self: object, *args: object, **kwargs: object) -> object:
+            data = read(
+                self, *args, **kwargs
+            )  # raises pexpect.EOF at the end, which the end of the module tells as well
+            heard.heard(data)
+            return data
+
+        spawn.read_nonblocking = functools.update_wrapper(read_nonblocking, read)
+
+    module_class.__init__ = functools.update_wrapper(init, begin)  # type: ignore[misc]
 
 
 def does_nothing(function: Any) -> bool:

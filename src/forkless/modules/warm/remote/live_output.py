@@ -13,7 +13,10 @@ import os
 import select
 import struct
 import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import types
 
 EVERY = 0.1  # seconds between two messages about a task
 MOST_LINES = 100  # lines in one message
@@ -23,6 +26,9 @@ LONGEST = 4096  # bytes of one line
 MANY_LINES = 10000
 EVERY_OF_MANY = 1.0
 MOST_LINES_OF_MANY = 20
+
+# Callers of run_command that ask a program something: facts, and the names of locales. What they hear is no output of the task.
+ASKING = ("ansible.module_utils.facts.", "ansible.module_utils.common.locale")
 
 PART = struct.Struct(">cII")  # stream, lines that were lost before, length of the data
 MASK = b"********"
@@ -308,6 +314,11 @@ class TappedFile:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
+
+
+def asks(caller: types.FrameType) -> bool:
+    """Whether the code that calls run_command only asks a program something."""
+    return str(caller.f_globals.get("__name__")).startswith(ASKING)
 
 
 def tap(process: Any, tell: OutputListener, secrets: list[bytes]) -> None:

@@ -415,7 +415,7 @@ class RemoteServer:
             self.fit(files if order["job"] is None else self.payloads[order["job"]["digest"]])
             archive = self.finder.serve(files, order["module"])
             if live and order["job"] is None:
-                tell_output(live[1], order)
+                tell_output(live[1], order["fqn"], order.get("secrets", ()))
             if order["argv"] and self.shows is not None:
                 self.shows.show([*order["interpreter"], *order["argv"]])
             if order["job"] is not None and self.shows is not None:
@@ -429,14 +429,14 @@ class RemoteServer:
             sys.excepthook(*sys.exc_info())
         exit_now(code)
 
-    def start_job(self, order: dict[str, Any], before: set[str], live: list[int]) -> int:
+    def start_job(self, order: dict[str, str], before: set[str], live: list[int]) -> int:
         """The module that async_wrapper starts, in its own process; `before`: what was imported when async_wrapper was not."""
         for name in filter(ours, set(sys.modules) - before):
             self.forget(name)
         files = self.payloads[order["digest"]]
         archive = self.finder.serve(files, order["module"])
         if live:
-            tell_output(live[0], order)
+            tell_output(live[0], order["fqn"], order.get("secrets", ()))
         try:
             return call(order, files, self.finder)
         finally:
