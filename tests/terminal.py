@@ -42,7 +42,8 @@ class Terminal:
         if self._popen.poll() is None:
             self._popen.kill()
         self._popen.wait()
-        os.close(self._ours)
+        if self._ours >= 0:
+            os.close(self._ours)
 
     @property
     def pid(self):
@@ -93,3 +94,9 @@ class Terminal:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._popen.wait(max(1.0, deadline - time.monotonic()))
         raise AssertionError("it closed its terminal and did not end")
+
+    def hang_up(self, seconds=200):
+        """Close the terminal while the program runs; its exit code."""
+        os.close(self._ours)
+        self._ours = -1
+        return self._popen.wait(seconds)

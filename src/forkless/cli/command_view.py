@@ -38,6 +38,7 @@ class CommandView:
     def __init__(self, command: str, *, drop_in: bool = False) -> None:
         self._command = command
         self._drop_in = drop_in
+        self._silent = drop_in and (sys.stderr is None or not sys.stderr.isatty())
         self.begun = False
         """Whether Ansible's command runs; until then the run is only set up."""
         self._control: RunControl | None = None
@@ -77,11 +78,10 @@ class CommandView:
                 os.set_inheritable(options.output_descriptor, False)
                 self._output = os.fdopen(options.output_descriptor, "w", encoding="utf-8")
             self._listens = view.wanted or self._output is not None
-        silent = self._drop_in and not sys.stderr.isatty()
         return TerminalChoices(
             modules=options.modules,
             answers=answers,
-            stuck_after=options.stuck_after if options.stuck_after > 0 and not silent else None,
+            stuck_after=options.stuck_after if options.stuck_after > 0 and not self._silent else None,
             screen=view.screen,
             as_text=self._listens and view.format != "pretty",
             events=self._listens,
@@ -128,6 +128,8 @@ class CommandView:
 
     def stopping(self) -> None:
         """Tell that the run is stopping, and what it waits for. Called by a signal handler."""
+        if self._silent:
+            return
         sentence = _stopping([] if self._control is None else self._control.busy())
         if self._view is None or not self._view.stopping(sentence):
             # Not through sys.stderr: a signal handler may interrupt the main thread while it writes to sys.stderr.

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import select
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import sysconfig
 import textwrap
@@ -193,32 +191,6 @@ def ordered(done):
         hosts = [line for line in lines if re.match(r"(ok|changed|fatal|skipping|failed): \[", line)]
         told += [[line for line in lines if line not in hosts], sorted(hosts)]
     return told
-
-
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "INT"), (signal.SIGTERM, "TERM")])
-def test_a_signal_to_the_group_ends_it_as_it_ends_stock(places, folder, number, name):
-    path, bin_ = places
-    (folder / "long.yml").write_text(
-        "- hosts: one\n  gather_facts: false\n  tasks:\n    - shell: 'echo $$ > {{ out }}; exec sleep 1000'\n"
-    )
-    codes = []
-    for which, on_path in (("stock", [bin_]), ("ours", [path, bin_])):
-        out = folder / f"pid-{which}"
-        os.mkfifo(out)
-        started = subprocess.Popen(
-            ["/usr/bin/env", "ansible-playbook", "-i", "hosts", "long.yml", "-e", f"out={out}"],
-            env=environ(folder, *on_path), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
-        )  # fmt: skip
-        task = int(out.read_text())  # blocks until the task runs
-        os.killpg(started.pid, number)
-        started.communicate(timeout=60)
-        codes.append(started.returncode)
-        if which == "ours":
-            wait_until_gone(task)
-        else:  # stock's task is in a session of its own, and lives on
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(task, signal.SIGKILL)
-    assert codes[0] == codes[1]
 
 
 def wait_until_gone(pid):

@@ -106,6 +106,23 @@ def snapshot_of_vars(original: Any, _site: str) -> object:
     return get_vars
 
 
+def _flush_streams() -> None:
+    """
+    As `multiprocessing.Process.start` does before it forks: nothing else in Ansible flushes its output before the end of the run, and a
+    program that reads it waits for it.
+
+    A reader that has gone (`| head`) does not end the run: what is left of the output goes nowhere.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), stream.fileno())
+        except (AttributeError, ValueError, OSError):  # none, or closed; a full disk is reported at the end
+            pass
+
+
 class Worker(ThreadScope):
     """
     The part of a worker that is independent of Ansible: a thread with the interface of a process.
@@ -152,6 +169,8 @@ class Worker(ThreadScope):
 
     def start(self) -> None:
         """RuntimeError: there is no thread to be had; where a worker starts another, not even later: it could wait for its own."""
+        if self.run_context.terminal is not None:
+            _flush_streams()
         self._started = True
         late_libraries.look()
         self.since = time.monotonic()

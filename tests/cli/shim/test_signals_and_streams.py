@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Signals to the shim, and readers of its output that wait or go away: as stock, and no task outlives the command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+
+import pytest
+
+from shim_support import environ, environment, shim
+from terminal import Terminal
+
+pytestmark = [pytest.mark.spawns, pytest.mark.timeout(300)]
+
+LONG = "- hosts: one\n  gather_facts: false\n  tasks:\n    - shell: 'echo $$ > {{ out }}; exec sleep 1000'\n"
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """The shim, and the bin of an environment with forkless."""
+    folder = tmp_path_factory.mktemp("places")
+    return shim(folder / "bin-shim"), environment(folder / "env")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "hosts").write_text("one ansible_connection=local ansible_python_interpreter=/usr/bin/python3\n")
+    (tmp_path / "long.yml").write_text(LONG)
+    return tmp_path
+
+
+def started(folder, on_path, which):
+    """A command with a task that runs, and the pid of the task. All that stock has printed by then must have arrived."""
+    out = folder / f"pid-{which}"
+    os.mkfifo(out)
+    command = subprocess.Popen(
+        ["/usr/bin/env", "ansible-playbook", "-i", "hosts", "long.yml", "-e", f"out={out}"],
+        env=environ(folder, *on_path), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
+    )  # fmt: skip
+    return command, int(out.read_text())  # blocks until the task runs
+
+
+def arrived(command):
+    """What a program that reads the output has when the task runs."""
+    text = b""
+    while not re.search(rb"TASK \[.*\*\n$", text):
+        assert select.select([command.stdout], [], [], 120)[0], f"nothing more comes after {text!r}"
+        piece = os.read(command.stdout.fileno(), 1 << 16)
+        assert piece, text
+        text += piece
+    return text
+
+
+def wait_until_gone(pid):
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([process], [], [], 120)[0], f"{pid} still runs"
+    finally:
+        os.close(process)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+def test_a_signal_to_the_group_ends_it_as_it_ends_stock(places, folder, number):
+    path, bin_ = places
+    told = []
+    for which, on_path in (("stock", [bin_]), ("ours", [path, bin_])):
+        command, task = started(folder, on_path, which)
+        first = arrived(command)
+        os.killpg(command.pid, number)
+        out, err = command.communicate(timeout=120)
+        told.append((command.returncode, first + out, err))
+        if which == "ours":
+            wait_until_gone(task)
+        else:  # stock's task is in a session of its own, and lives on
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(task, signal.SIGKILL)
+    assert told[0] == told[1]
+
+
+def test_who_insists_on_an_interrupt_ends_it_at_once_and_the_task_too(places, folder):
+    path, bin_ = places
+    command, task = started(folder, [path, bin_], "ours")
+    code = None
+    for _ in range(600):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = command.wait(0.2)
+            break
+    assert code in (99, -signal.SIGINT)  # it may have ended before the second one came
+    wait_until_gone(task)
+    assert b"Traceback" not in command.communicate()[1]
+
+
+def test_a_terminal_that_goes_away_takes_the_command_and_its_task_along(places, folder):
+    path, bin_ = places
+    os.mkfifo(folder / "pid")
+    words = ["-i", "hosts", "long.yml", "-e", f"out={folder / 'pid'}"]
+    with Terminal(
+        *words, cwd=folder, env=environ(folder, path, bin_), program=[str(path / "ansible-playbook")]
+    ) as terminal:
+        task = int((folder / "pid").read_text())
+        assert terminal.hang_up() == -signal.SIGHUP
+    wait_until_gone(task)
+
+
+def test_a_reader_that_goes_away_does_not_cut_the_run_short(places, folder):
+    """Stock leaves out all further tasks without a word, and exits with 120."""
+    path, bin_ = places
+    tasks = "".join(f"    - file: {{path: '{folder}/made-{number}', state: touch}}\n" for number in range(3))
+    (folder / "makes.yml").write_text(f"- hosts: one\n  gather_facts: false\n  tasks:\n{tasks}    - fail:\n")
+    command = "ansible-playbook -i hosts makes.yml | true; exit ${PIPESTATUS[0]}"
+    done = subprocess.run(
+        ["bash", "-c", command], env=environ(folder, path, bin_), cwd=folder, capture_output=True, text=True, check=False, timeout=250
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert {one.name for one in folder.glob("made-*")} == {"made-0", "made-1", "made-2"}
+    assert "Traceback" not in done.stderr
