@@ -26,6 +26,8 @@ PLAY = """
       loop: [one]
       no_log: true
       ignore_errors: true
+    - name: Speak
+      command: echo a line
     - name: Break <it>
       fail: {msg: "<b>broken</b>"}
       when: inventory_hostname == 'web2'
@@ -59,6 +61,8 @@ def test_jsonl_is_one_event_on_each_line_and_the_report_comes_beside_it(call, tm
         "runner_on_start",
         "playbook_on_stats",
     } <= {event.event for event in events}
+    lines = {(one.host, one.task, one.event_data["text"]) for one in events if one.event == "runner_on_output"}
+    assert lines == {("web1", "Speak", "a line"), ("web2", "Speak", "a line")}  # nothing of the secret task
     assert "PLAY [Servers]" in "".join(event.stdout for event in events)
     assert "slowest tasks" in done.stderr
     page = (tmp_path / "run.html").read_text()
