@@ -36,30 +36,29 @@ examples:
 }
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add forkless's flags to Ansible's parser. Abbreviations of Ansible's own flags keep their meaning."""
+def add_flags(parser: argparse.ArgumentParser) -> list[str]:
+    """Add forkless's flags to Ansible's parser, and return the names of their values. Abbreviations of Ansible's own flags keep their meaning."""
     group = parser.add_argument_group("forkless")
-    ours = [
-        group.add_argument(
-            "--stuck-after",
-            type=float,
-            default=600.0,
-            metavar="SECONDS",
-            help="name a worker that has been at one task for so long, with its stack; 0 for never (default: 600)",
-        ),
-        group.add_argument(
-            "--modules",
-            choices=["auto", "warm", "cold", "in-process"],
-            default="auto",
-            help="how modules run: in an interpreter that is kept warm on the host; cold, each in one of its own; in this process "
-            "where it can be (local connection); or (auto) warm, and in this process where no program can be started",
-        ),
-        # The runner engine passes `answers` to its child by this flag; it is not for users.
-        group.add_argument("--answers-file", default=None, help=argparse.SUPPRESS),
-        # Likewise: the number of a descriptor, to which what tasks print while they run is written.
-        group.add_argument("--output-descriptor", type=int, default=None, help=argparse.SUPPRESS),
-        *run_view.add_flags(group),
-    ]
+    group.add_argument(
+        "--stuck-after",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="name a worker that has been at one task for so long, with its stack; 0 for never (default: 600)",
+    )
+    group.add_argument(
+        "--modules",
+        choices=["auto", "warm", "cold", "in-process"],
+        default="auto",
+        help="how modules run: in an interpreter that is kept warm on the host; cold, each in one of its own; in this process "
+        "where it can be (local connection); or (auto) warm, and in this process where no program can be started",
+    )
+    # The runner engine passes `answers` to its child by this flag; it is not for users.
+    group.add_argument("--answers-file", default=None, help=argparse.SUPPRESS)
+    # Likewise: the number of a descriptor, to which what tasks print while they run is written.
+    group.add_argument("--output-descriptor", type=int, default=None, help=argparse.SUPPRESS)
+    run_view.add_flags(group)
+    ours = list(group._group_actions)  # since 2.19 `add_argument` of Ansible's groups returns None
     found = parser._get_option_tuples
 
     def without_ours(option_string: str) -> Any:
@@ -68,6 +67,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         return theirs or tuples
 
     parser._get_option_tuples = without_ours  # type: ignore[method-assign]
+    return [one.dest for one in ours]
 
 
 def explain(parser: argparse.ArgumentParser, command: str) -> None:

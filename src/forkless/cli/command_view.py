@@ -45,6 +45,7 @@ class CommandView:
         self._view: run_view.RunView | None = None
         self._listens = False
         self._facts: dict[str, str] = {}
+        self._own: list[str] = []
         self._output: TextIO | None = None
         """Takes events about output of running tasks, as lines of JSON; for the runner engine, whose child this is."""
 
@@ -56,7 +57,7 @@ class CommandView:
     def add_flags(self, parser: argparse.ArgumentParser) -> None:
         self.begun = True
         if self._command != "ansible-console":
-            command_flags.add_flags(parser)
+            self._own = command_flags.add_flags(parser)
         if self._drop_in and not sys.stdout.isatty():
             command_flags.hide_flags(parser)
         else:
@@ -78,10 +79,11 @@ class CommandView:
                 os.set_inheritable(options.output_descriptor, False)
                 self._output = os.fdopen(options.output_descriptor, "w", encoding="utf-8")
             self._listens = view.wanted or self._output is not None
+        own = {name: options.__dict__.pop(name) for name in self._own}  # Ansible prints all of its options at -vvvv
         return TerminalChoices(
-            modules=options.modules,
+            modules=own["modules"],
             answers=answers,
-            stuck_after=options.stuck_after if options.stuck_after > 0 and not self._silent else None,
+            stuck_after=own["stuck_after"] if own["stuck_after"] > 0 and not self._silent else None,
             screen=view.screen,
             as_text=self._listens and view.format != "pretty",
             events=self._listens,

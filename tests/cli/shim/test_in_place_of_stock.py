@@ -144,6 +144,8 @@ CASES = {
     "an inventory on stdin": ["ansible-playbook", "-i", "/dev/stdin", "fails.yml", "--syntax-check"],
     "a vault password by a script": ["ansible-playbook", "-i", "hosts", "vault.yml", "--vault-id", "dev@./password.sh"],
     "steps, without a terminal": ["ansible-playbook", "-i", "hosts", "fails.yml", "--step"],
+    "an abbreviation": ["ansible-playbook", "-i", "hosts", "fails.yml", "--pr", "key", "--list-hosts"],
+    "options at -vvvv": ["ansible-playbook", "-i", "hosts", "empty.yml", "-vvvv"],
     "ansible.cfg and variables": ["ansible-playbook", "fails.yml", "-v"],
     "one module": ["ansible", "all", "-i", "hosts", "-m", "command", "-a", "echo {{ inventory_hostname }}", "-f", "1"],
     "one module's help": ["ansible", "--help"],
@@ -160,6 +162,7 @@ STDIN = {
 def test_what_a_program_reads_is_stocks_byte_for_byte(places, folder, case):
     path, bin_ = places
     words = CASES[case]
+    (folder / "empty.yml").write_text("- hosts: all\n  gather_facts: false\n")
     (folder / "broken.yml").write_text("- hosts: all\n  tasks:\n    - debug: {\n")
     env = environ(folder, bin_, ANSIBLE_LOCAL_TEMP=str(folder / "local"), ANSIBLE_VAULT_ENCRYPT_IDENTITY="dev")
     if "script" in case:

@@ -32,32 +32,30 @@ __all__ = ["RunView", "add_flags", "speaks_unicode"]
 _ENDS = frozenset({"runner_on_ok", "runner_on_failed", "runner_on_unreachable", "runner_on_skipped"})
 
 
-def add_flags(group: Any) -> list[argparse.Action]:
+def add_flags(group: Any) -> None:
     """Add the flags that select how a run is shown to a parser."""
-    return [
-        group.add_argument(
-            "--plain",
-            action="store_true",
-            help="no live view below the output, also at a terminal (FORKLESS_PLAIN=1 says the same); the live view needs rich: "
-            "pip install 'forkless[live]'",
-        ),
-        group.add_argument(
-            "--format",
-            choices=["pretty", "jsonl", "json"],
-            default="pretty",
-            help="what goes to stdout: Ansible's text (pretty), each event as it happens as a line of JSON (jsonl), or the "
-            "whole result at the end (json)",
-        ),
-        group.add_argument(
-            "--report", metavar="FILE", help="write one HTML file about the run: timeline, slowest, failures"
-        ),
-        group.add_argument(
-            "--live-output",
-            action="store_true",
-            help="print what tasks print while they run, line by line, with host and task before each line",
-        ),
-        group.add_argument("--profile", action="store_true", help="say at the end where the time went"),
-    ]
+    group.add_argument(
+        "--plain",
+        action="store_true",
+        help="no live view below the output, also at a terminal (FORKLESS_PLAIN=1 says the same); the live view needs rich: "
+        "pip install 'forkless[live]'",
+    )
+    group.add_argument(
+        "--format",
+        choices=["pretty", "jsonl", "json"],
+        default="pretty",
+        help="what goes to stdout: Ansible's text (pretty), each event as it happens as a line of JSON (jsonl), or the "
+        "whole result at the end (json)",
+    )
+    group.add_argument(
+        "--report", metavar="FILE", help="write one HTML file about the run: timeline, slowest, failures"
+    )
+    group.add_argument(
+        "--live-output",
+        action="store_true",
+        help="print what tasks print while they run, line by line, with host and task before each line",
+    )
+    group.add_argument("--profile", action="store_true", help="say at the end where the time went")
 
 
 def speaks_unicode(stream: Any) -> bool:

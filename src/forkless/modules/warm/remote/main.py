@@ -335,7 +335,7 @@ class RemoteServer:
         try:
             ends += os.pipe()
             ends += os.pipe()
-            if order["live"]:
+            if order.get("live"):
                 ends += os.pipe()
             pid = os.fork()
         except OSError as error:
