@@ -28,14 +28,22 @@ INTERRUPTED = 99
 UNEXPECTED = 250
 
 
-def run_command(command: str, argv: list[str], *, unable: Callable[[str], NoReturn] | None = None) -> int:
+def run_command(
+    command: str,
+    argv: list[str],
+    *,
+    unable: Callable[[str], NoReturn] | None = None,
+    view: CommandView | None = None,
+) -> int:
     """
     Does what `ansible-playbook ARGV` would do, in this process; returns the exit code. Main thread only: it sets signal
     handlers and uses the process's own streams.
 
     The shim gives `unable`, which is called with the reason if the run cannot be set up, and then nothing of it has begun.
+    `view` shows the run in place of a CommandView.
     """
-    view = CommandView(command, drop_in=unable is not None)
+    if view is None:
+        view = CommandView(command, drop_in=unable is not None)
     try:
         engine = engines.choose("threads")  # before any thread is started: refuses green threads
         spec = RunSpec.from_argv(command, argv, ident=uuid.uuid4().hex, cwd=_working_directory())

@@ -18,6 +18,7 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING
 
+from forkless.cli import slice_process
 from forkless.core.errors import SpecError
 from forkless.runs import slices
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SlicedOutput", "main"]
 
-_COLUMNS = ("ok", "changed", "unreachable", "failed", "skipped", "rescued", "ignored")
-_HEADERS = ("playbook_on_start", "playbook_on_play_start", "playbook_on_task_start", "playbook_on_handler_task_start")
 # Flags that need the terminal, or make something of one process's events.
 _ALONE = (
     "--format",
@@ -61,33 +60,48 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return asked, rest
 
 
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _number(text: str) -> int:
     if text == "auto":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return _cores()
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is neither a whole number above zero nor auto")
     return int(text)
 
 
 class _Slice:
-    """One process, and a thread that reads its events."""
+    """One process, which is told its hosts once they are known, and a thread that reads what it prints."""
 
-    def __init__(self, number: int, command: list[str], output: SlicedOutput) -> None:
-        self.number = number
+    def __init__(self, number: int, argv: list[str], output: SlicedOutput) -> None:
         self._output = output
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=dict(os.environ) | {"FORKLESS_PLAIN": "1"}
-        )
+        hosts, self._hosts = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "forkless.cli.slice_process", str(hosts), *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                pass_fds=(hosts,),
+            )
+        finally:
+            os.close(hosts)
         self._thread = threading.Thread(target=self._read, name=f"forkless-slice-{number}", daemon=True)
         self._thread.start()
+
+    def begin(self, limit: str) -> None:
+        """Let the process run its part of the hosts; with "" it ends, and nothing was run."""
+        with open(self._hosts, "w", encoding="utf-8") as file, contextlib.suppress(BrokenPipeError):
+            file.write(limit)
 
     def _read(self) -> None:
         assert self._process.stdout is not None  # noqa: S101  # for the type checker
         for line in self._process.stdout:
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    self._output.event(event)
+            self._output.line(line)
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -102,33 +116,27 @@ class _Slice:
 
 
 class SlicedOutput:
-    """Prints the events of all slices as they come: each header once, the recap at the end."""
+    """Prints the records of all slices (slice_process.py) as they come: each header once, the recap at the end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last_header = ""
         self._recap: dict[str, dict[str, int]] = {}
 
-    def event(self, event: dict[str, object]) -> None:
+    def line(self, line: str) -> None:
+        """A line that a slice has written: a record, or what a plugin printed past Ansible."""
+        try:
+            kind, value = json.loads(line)
+        except (ValueError, TypeError):
+            kind, value = slice_process.TEXT, line
         with self._lock:
-            if event.get("event") == "playbook_on_stats":
-                self._add(event)
-                return
-            text = str(event.get("stdout") or "")
-            if event.get("event") in _HEADERS:
-                if text.strip() == self._last_header:
-                    return
-                self._last_header = text.strip() or self._last_header
-            if text:
-                sys.stdout.write(text + "\n")
+            if kind == slice_process.RECAP:
+                self._recap.update(value)
+            elif kind != slice_process.HEADER or value != self._last_header:
+                if kind == slice_process.HEADER:
+                    self._last_header = value
+                sys.stdout.write(str(value))
                 sys.stdout.flush()
-
-    def _add(self, event: dict[str, object]) -> None:
-        found = event.get("event_data")
-        if isinstance(found, dict):
-            for host in found.get("processed", {}):
-                names = {"unreachable": "dark", "failed": "failures"}
-                self._recap[host] = {name: int(found.get(names.get(name, name), {}).get(host, 0)) for name in _COLUMNS}
 
     def recap(self) -> None:
         """As Ansible prints it, over all slices."""
@@ -136,7 +144,9 @@ class SlicedOutput:
         sys.stdout.write(f"\n{title}{'*' * (79 - len(title))}\n")
         for host in sorted(self._recap):
             counts = self._recap[host]
-            sys.stdout.write(f"{host:<26} : " + " ".join(f"{name}={counts[name]:<4}" for name in _COLUMNS) + "\n")
+            sys.stdout.write(
+                f"{host:<26} : " + " ".join(f"{name}={counts[name]:<4}" for name in slice_process.COLUMNS) + "\n"
+            )
         sys.stdout.write("\n")
 
 
@@ -159,8 +169,6 @@ def _passing_on(running: list[_Slice]) -> Iterator[None]:
 
 def main(argv: list[str]) -> int:
     asked, rest = _parse(argv)
-    hosts = slices.hosts_of(rest, os.getcwd(), os.environ, anyway=asked.slices_anyway)
-    parts = slices.divide(hosts, asked.slices)
     given = [
         word
         for flag, value in (("--modules", asked.modules), ("--stuck-after", asked.stuck_after))
@@ -172,23 +180,24 @@ def main(argv: list[str]) -> int:
     output = SlicedOutput()
     running: list[_Slice] = []
     with tempfile.TemporaryDirectory(prefix="forkless-slices-") as folder, _passing_on(running):
-        for number, part in enumerate(parts, 1):
-            path = os.path.join(folder, f"slice-{number}")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("".join(f"{host}\n" for host in part))
-            command = [
-                sys.executable,
-                "-m",
-                "forkless",
-                "playbook",
-                *rest,
-                *given,
-                "--limit",
-                f"@{path}",
-                "--format",
-                "jsonl",
-            ]
-            running.append(_Slice(number, command, output))
+        # As many as can be at work at once import ansible-core while the hosts are looked up, and wait.
+        running += [_Slice(number, [*rest, *given], output) for number in range(1, min(asked.slices, _cores()) + 1)]
+        try:
+            hosts = slices.hosts_of(rest, os.getcwd(), os.environ, anyway=asked.slices_anyway)
+        except BaseException:
+            for one in running:
+                one.signal(signal.SIGKILL)  # Nothing has begun in it.
+                one.begin("")
+                one.wait()
+            raise
+        parts = slices.divide(hosts, asked.slices)
+        running += [_Slice(number, [*rest, *given], output) for number in range(len(running) + 1, len(parts) + 1)]
+        for number, one in enumerate(running):
+            path = os.path.join(folder, f"slice-{number + 1}")
+            if number < len(parts):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write("".join(f"{host}\n" for host in parts[number]))
+            one.begin(f"@{path}" if number < len(parts) else "")
         codes = [one.wait() for one in running]
     output.recap()
     return max(codes)

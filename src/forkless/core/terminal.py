@@ -60,6 +60,8 @@ class TerminalChoices:
     stuck_after: float | None = None
     screen: TextStream | None = None
     """Takes Ansible's text; None for the process's own stdout and stderr."""
+    stdout: TextStream | None = None
+    """Takes what Ansible prints to stdout, while stderr stays the process's own."""
     as_text: bool = False
     """Whether Ansible's stdout is written to the run, which keeps it, and not to the process's stdout."""
     events: bool = False

@@ -68,7 +68,8 @@ def extended_class(
                 self.parser.exit(2, f"forkless: {error}\n")
             run_context.modules = choices.modules
             run_context.answers = choices.answers
-            run_context.stdout = run_context.stderr = choices.screen
+            run_context.stderr = choices.screen
+            run_context.stdout = choices.screen if choices.stdout is None else choices.stdout
             run_context.callbacks += choices.callbacks
             begin(choices)
             return parsed

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+One slice of `forkless playbook --slices`: a process that carries the playbook out on its part of the hosts.
+
+It is started as `python -m forkless.cli.slice_process DESCRIPTOR ARGUMENTS` before the parts are known: it imports ansible-core meanwhile, and
+then reads its limit from the descriptor. It writes a line of JSON for each piece of Ansible's output, and no events: making, sending and
+reading them took more of the processor than debug and set_fact tasks take themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, TextIO
+
+from forkless.cli import guarded
+from forkless.cli.ansible_command import run_command
+from forkless.cli.command_view import CommandView
+from forkless.core.terminal import TerminalChoices
+
+if TYPE_CHECKING:
+    import argparse
+
+__all__ = ["HEADER", "RECAP", "TEXT", "SliceRecords", "main"]
+
+# The kinds of records: the name of a play or task, other text, and what happened to each host in the end.
+HEADER, TEXT, RECAP = "header", "text", "recap"
+COLUMNS = {"ok": "ok", "changed": "changed", "unreachable": "dark", "failed": "failures", "skipped": "skipped"} | {
+    "rescued": "rescued",
+    "ignored": "ignored",
+}
+"""The columns of Ansible's recap, and the names of their counts in ansible-core."""
+
+
+class SliceRecords:
+    """Takes what Ansible prints to stdout, and writes it in records. Any thread may call it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._kept: list[str] = []
+
+    def write(self, text: str, /) -> int:
+        with self._lock:
+            self._kept.append(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Does nothing: a record is written when Ansible calls a callback, which tells what the text is about."""
+
+    def isatty(self) -> bool:
+        return False
+
+    def put(self, kind: str) -> None:
+        """Write what Ansible has printed since the last record."""
+        with self._lock:
+            text = "".join(self._kept)
+            self._kept.clear()
+            if text:
+                self._write(kind, text)
+
+    def put_recap(self, counts: dict[str, dict[str, int]]) -> None:
+        """Write the counts of each host, in place of the recap that Ansible has printed."""
+        with self._lock:
+            self._kept.clear()
+            self._write(RECAP, counts)
+
+    def _write(self, kind: str, value: object) -> None:
+        self._stream.write(json.dumps([kind, value]) + "\n")
+        self._stream.flush()
+
+
+def _make_callback(records: SliceRecords) -> object:
+    """A callback plugin that ends a record. Ansible calls it after the plugin that prints."""
+    from ansible.plugins.callback import CallbackBase
+
+    def text(*_: object, **__: object) -> None:
+        records.put(TEXT)
+
+    def header(*_: object, **__: object) -> None:
+        records.put(HEADER)
+
+    def stats(_: object, stats: Any) -> None:
+        records.put_recap(
+            {
+                host: {column: getattr(stats, count).get(host, 0) for column, count in COLUMNS.items()}
+                for host in stats.processed
+            }
+        )
+
+    headers = {f"v2_playbook_on_{what}start" for what in ("", "play_", "task_", "cleanup_task_", "handler_task_")}
+    # Not v2_on_any, which ansible-core 2.23 removes.
+    methods: dict[str, object] = {
+        name: text for name in dir(CallbackBase) if name.startswith(("v2_runner_", "v2_playbook_on_"))
+    }
+    methods |= dict.fromkeys(headers, header) | {"v2_playbook_on_stats": stats}
+    del methods["v2_runner_on_start"]  # prints nothing by default, and is called for each task and host
+    about = {"CALLBACK_VERSION": 2.0, "CALLBACK_TYPE": "notification", "CALLBACK_NAME": "forkless.slice"}
+    made = type("SliceCallback", (CallbackBase,), {**methods, **about})()
+    if hasattr(made, "_init_callback_methods"):
+        made._init_callback_methods()
+    return made
+
+
+class _SliceView(CommandView):
+    """The Terminal of a slice. It prints nothing itself."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__("ansible-playbook")
+        self._descriptor = descriptor
+        self._limit = ""
+        self._records = SliceRecords(sys.stdout)
+
+    def add_flags(self, parser: argparse.ArgumentParser) -> None:
+        """Ansible-core is imported. Wait for the limit before the arguments are parsed: what is wrong with them is said once, by the parent."""
+        with open(self._descriptor, encoding="utf-8") as file:
+            self._limit = file.read()
+        if not self._limit:  # the parent has ended, or has no hosts for this slice
+            raise SystemExit(0)
+        super().add_flags(parser)
+
+    def begin(self, options: argparse.Namespace) -> TerminalChoices:
+        options.subset = self._limit
+        return TerminalChoices(
+            modules=options.modules,
+            stuck_after=options.stuck_after if options.stuck_after > 0 else None,
+            stdout=self._records,
+            callbacks=[lambda: _make_callback(self._records)],
+        )
+
+    def ended(self) -> None:
+        self._records.put(TEXT)
+
+
+def main(argv: list[str]) -> int:
+    descriptor = int(argv[0])
+    os.set_inheritable(descriptor, False)
+    return run_command("ansible-playbook", argv[1:], view=_SliceView(descriptor))
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(lambda: main(sys.argv[1:])))
