@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: GPL-3.0-or-later
--- Version 2: who may use the page of this queue, and what they did.
+-- Version 3: who may use the page of this queue, and what they did.
 
 CREATE TABLE page_user (
     name text PRIMARY KEY CHECK (name ~ '^[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}$'),
