@@ -71,12 +71,17 @@ class Place:
         asyncio.run(self._warm(many))
 
     async def _warm(self, many: int) -> None:
-        """One run for each worker, at once: all have imported ansible-core afterwards."""
+        """Runs until each worker has carried one out: all have imported ansible-core afterwards."""
         async with forkless.queue.connect(self.url) as queue:
-            while len(await queue.workers()) < many:  # noqa: ASYNC110  # the database tells of runs, not of workers
+            names: set[str | None] = set()
+            while len(names) < many:  # the database tells of runs, not of workers
                 await asyncio.sleep(0.1)
-            runs = [await queue.launch(self.spec, lock=None) for _ in range(2 * many)]
-            await asyncio.gather(*(run.wait() for run in runs))
+                names = {worker.name for worker in await queue.workers()}
+            while names:
+                runs = [await queue.launch(self.spec, lock=None) for _ in range(2 * many)]
+                for run in runs:
+                    await run.wait()
+                    names.discard((await run.record()).worker_name)
 
     def stop_workers(self) -> None:
         for one in self.workers:

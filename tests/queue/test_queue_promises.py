@@ -20,7 +20,8 @@ import pytest
 import forkless
 import forkless.queue
 from forkless.queue import schema
-from forkless.queue.lease import Lease, Observation
+from forkless.queue.attempt import Attempt, AttemptPlace
+from forkless.queue.lease import Lease, Observation, clock
 from queue_support import acting, in_make_faults, launch, lines, playbook, wait_until
 
 pytestmark = pytest.mark.spawns
@@ -136,6 +137,59 @@ def test_sigterm_lets_the_run_finish_and_a_second_one_hands_it_back(url, databas
     assert hasty.wait(timeout=60) == 0
     assert database.one("SELECT status, attempt FROM forkless.run WHERE id = %s", hasty_run) == ("waiting", 1)
     assert "was shut down" in database.one("SELECT note FROM forkless.run WHERE id = %s", hasty_run)
+    assert "Traceback" not in workers.log(1)
+
+
+STUBBORN = """\
+import os
+from ansible.plugins.lookup import LookupBase
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **options):
+        open(terms[0], "w").close()
+        os.open(terms[0] + ".pipe", os.O_RDONLY)  # until somebody writes: no interrupt reaches a thread in here
+        return []
+"""
+
+
+@in_make_faults
+def test_a_worker_process_ends_if_a_canceled_run_leaves_a_thread_behind(url, database, workers, project, tmp_path):
+    (project / "lookup_plugins").mkdir()
+    (project / "lookup_plugins/stubborn.py").write_text(STUBBORN)
+    began = tmp_path / "began"
+    os.mkfifo(f"{began}.pipe")
+    playbook(project, tasks=[f"- debug: msg={{{{ lookup('stubborn', '{began}') }}}}"])
+    number, behind = launch(url, project), launch(url, project)
+    worker = workers.start()
+    wait_until(began.exists, "the task that does not end")
+    database.one("SELECT forkless.cancel(%s, 'me')", behind)
+    database.one("SELECT forkless.cancel(%s, 'me')", number)
+    assert database.wait_for(number, "canceled", "failed", "lost") == "canceled"
+    assert "has not ended" in database.one("SELECT sentence FROM forkless.run WHERE id = %s", number)
+    assert worker.wait(timeout=90) == 75
+
+
+def test_a_run_is_asked_to_stop_once_and_again_only_if_it_is_urgent(tmp_path):
+    """A run that is asked twice leaves its threads behind at once, and its result would be an error in place of "canceled"."""
+
+    class Stops:
+        asked = 0
+
+        def cancel(self):
+            self.asked += 1
+
+    row = {"id": 1, "attempt": 1, "lost_after": 600}
+    attempt = Attempt(AttemptPlace("postgresql:///nowhere", str(tmp_path), ""), row, clock())
+    attempt._run = run = Stops()
+    attempt.cancel()
+    attempt.hand_back("its worker was shut down")
+    attempt._stop_run()
+    assert run.asked == 1
+    attempt._stop_run(urgent=True)
+    attempt._stop_run(urgent=True)
+    assert run.asked == 2
+    os.close(attempt._wake_in)
+    os.close(attempt._wake_out)
 
 
 def test_the_engine_queue_has_the_results_of_any_other(url, database, workers, project, monkeypatch):

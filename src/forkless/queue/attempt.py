@@ -19,11 +19,11 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import psycopg
 
-from forkless.core.errors import ForklessError
+from forkless.core.errors import ForklessError, StuckWorkerError
 from forkless.core.events import Status
 from forkless.core.process_tree import ProcessTree
 from forkless.queue import database, event_batches, job_store, requests, secrets
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from forkless.queue.database import Connection
     from forkless.queue.records import Json
 
-__all__ = ["Attempt", "AttemptPlace"]
+__all__ = ["Attempt", "AttemptPlace", "end_process"]
 
 log = logging.getLogger("forkless.worker")
 
@@ -89,6 +89,9 @@ class Attempt:
         self._lost = ""
         self._over = threading.Event()
         self._refused = False
+        self._stop_calls = 0
+        self.left_behind = False
+        """Whether a thread of the run did not end. It may still act on hosts, so this process must end."""
         self._seen = 0
         self._stored = 0
         self._wake_in, self._wake_out = os.pipe()
@@ -105,10 +108,14 @@ class Attempt:
         self._handed_back = why
         self._stop_run()
 
-    def _stop_run(self) -> None:
+    def _stop_run(self, *, urgent: bool = False) -> None:
+        """Ask the run to stop, once: it takes a second request as urgent, and then leaves threads behind that have not ended."""
         with self._lock:
             run = self._run
-        if run is not None:
+            missing = 0 if run is None else (2 if urgent else 1) - self._stop_calls
+            self._stop_calls += max(0, missing)
+        for _ in range(missing):
+            assert run is not None  # noqa: S101  # for the type checker
             run.cancel()
 
     @property
@@ -126,6 +133,12 @@ class Attempt:
         try:
             ended = self._run_it()
             result = _outcome(ended)
+        except StuckWorkerError as err:
+            self.left_behind = True
+            log.warning("run %d: %s", self.run_id, err)
+            if self._stopping and not self._canceled.is_set():
+                end_process()  # Others may begin the run as soon as the database knows that it was given up.
+            result = ("canceled", 254, str(err)) if self._stopping else ("failed", 250, str(err))
         except ForklessError as err:
             result = ("failed", 250, str(err))
         except Exception as err:  # after any error, the run must end in the database
@@ -239,12 +252,10 @@ class Attempt:
                 self._stop_run()
             if not urgent and (self._lost or self._refused or now - asked > _GRACE):
                 urgent = True
-                self._stop_run()
+                self._stop_run(urgent=True)
             if self.lease.expired() and clock() > self.lease.until + self.lease.margin * 0.6:
                 log.error("run %d did not stop in time; this worker process ends itself", self.run_id)
-                with contextlib.suppress(Exception):
-                    ProcessTree(os.getpid()).kill()
-                os._exit(GAVE_UP)
+                end_process()
 
     # -- the thread that writes --------------------------------------------------------------------------------
 
@@ -395,6 +406,13 @@ class Attempt:
             self._verdict = "refused"
             log.error("run %d: the result of attempt %d was refused; it had been given up", self.run_id, self.attempt)
         return True
+
+
+def end_process() -> NoReturn:
+    """End this process, and what it has started, at once: a thread of a run that has ended may still act on hosts."""
+    with contextlib.suppress(Exception):
+        ProcessTree(os.getpid()).kill()
+    os._exit(GAVE_UP)
 
 
 def _storable(text: str) -> str:

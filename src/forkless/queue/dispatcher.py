@@ -67,7 +67,14 @@ class PatientConnector(procrastinate.PsycopgConnector):
             pause = min(pause * 2, 2.0)
 
     async def execute_query_async(self, query: str, **arguments: object) -> None:
-        await self._patiently(lambda: super(PatientConnector, self).execute_query_async(query, **arguments))
+        try:
+            await self._patiently(lambda: super(PatientConnector, self).execute_query_async(query, **arguments))
+        except exceptions.ConnectorException as err:
+            # The job of a run that was given up, or handed back, is no longer there when procrastinate ends it.
+            if not isinstance(err.__cause__, psycopg.errors.RaiseException) or "Job was not found" not in str(
+                err.__cause__
+            ):
+                raise
 
     async def execute_query_one_async(self, query: str, **arguments: object) -> dict[str, object]:
         return await self._patiently(lambda: super(PatientConnector, self).execute_query_one_async(query, **arguments))

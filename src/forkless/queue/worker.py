@@ -25,7 +25,7 @@ from procrastinate.worker import Worker as ProcrastinateWorker
 
 from forkless.core.errors import ForklessError
 from forkless.queue import database, embedded, job_store, requests, schedules, schema, secrets, webhooks
-from forkless.queue.attempt import Attempt, AttemptPlace
+from forkless.queue.attempt import Attempt, AttemptPlace, end_process
 from forkless.queue.dispatcher import make_app, queues_for
 from forkless.queue.lease import clock
 from forkless.queue.sweep import Sweep
@@ -217,6 +217,9 @@ class WorkerProcess:
         try:
             verdict = self._attempt.carry_out()
             log.info("run %d: %s", number, verdict)
+            if self._attempt.left_behind:
+                log.error("run %d left a thread behind; this worker process ends itself", number)
+                end_process()
         finally:
             self._attempt = None
 
