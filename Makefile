@@ -95,9 +95,10 @@ network: $(VENV)/.ready  ## one playbook on devices by stock and by forkless, at
 	@$(BIN)/python tests/prepare.py
 	@FORKLESS_NETWORK=1 $(BIN)/python -m pytest -q -n 2 tests/engines/threads/network
 
-faults: $(VENV)/.ready  ## controllers killed at every step and event, 20 rounds each; full disks, 500 jobs, all scenarios over ssh; the queue (as root, with pgbouncer)
+faults: $(VENV)/.ready  ## controllers killed at every step and event, 20 rounds each; full disks, 500 jobs, all scenarios over ssh; the queue, on both PostgreSQLs (as root, with pgbouncer and Debian's postgresql)
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py tests/jobs/test_job_environments.py tests/jobs/test_job_scenarios.py
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/queue
+	@FORKLESS_ROUNDS=20 FORKLESS_TEST_POSTGRESQL=debian $(BIN)/python -m pytest tests/queue
 
 collection: $(VENV)/.ready  ## what Ansible's own tools say about the collection
 	@$(BIN)/python tests/check_collection.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import glob
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ import pytest
 
 import forkless
 import forkless.queue
-from forkless.queue import schema, secrets
+from forkless.queue import embedded, schema, secrets
 from forkless.queue.embedded import EmbeddedServer
 from forkless.queue.worker import WorkerOptions
 
@@ -36,6 +37,12 @@ def wait_until(condition, what="it", seconds=PATIENCE):
             pytest.fail(f"{what} did not happen within {seconds:.0f} s")
         time.sleep(0.05)
     return found
+
+
+if os.environ.get("FORKLESS_TEST_POSTGRESQL") == "debian":  # `make faults` tries Debian's as well
+    PROGRAMS = max(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[-2]), default=None)
+    assert PROGRAMS, "Debian's PostgreSQL is not installed: apt-get install postgresql"
+    embedded.find_programs = lambda: PROGRAMS
 
 
 @contextlib.contextmanager
