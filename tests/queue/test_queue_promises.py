@@ -314,6 +314,22 @@ def test_the_playbook_command_splits_hosts_over_processes(project):
     recap = done.stdout.partition("PLAY RECAP")[2].split("\n")[1:4]
     assert [line.split()[0] for line in recap] == ["h1", "h2", "h3"]
     assert "failed=1" in recap[1]
+    assert all('"msg": "h1"\n}' in done.stdout and f"ok: [{host}]" in done.stdout for host in ("h1", "h2", "h3"))
+    alone = subprocess.run(
+        [sys.executable, "-m", "forkless", "playbook", "--slices", "2", "site.yml", "-i", "hosts.ini", "--limit", "h3"],
+        cwd=project, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert alone.returncode == 0, alone.stderr
+    assert alone.stdout.count("TASK [debug]") == 1  # the other process had no hosts, and ended
+    assert [line.split()[0] for line in alone.stdout.partition("PLAY RECAP")[2].split("\n")[1:2]] == ["h3"]
+    playbook(project, "once.yml", tasks=["- debug:\n  run_once: true"])
+    split = subprocess.run(
+        [sys.executable, "-m", "forkless", "playbook", "--slices", "2", "once.yml", "-i", "hosts.ini"],
+        cwd=project, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (split.returncode, split.stdout) == (2, "")
+    assert split.stderr.startswith("forkless playbook: this playbook cannot be split: once.yml:4: run_once")
+    assert split.stderr.count("\n") == 1
     refused = subprocess.run(
         [sys.executable, "-m", "forkless", "playbook", "--slices=2", "site.yml", "-i", "hosts.ini", "--report", "x.html"],
         cwd=project, capture_output=True, text=True, timeout=120,

@@ -93,7 +93,26 @@ def test_half_past_two_happens_once_when_the_clocks_change():
         "26 01:30",
         "27 01:30",
     ]  # once in the night that has it twice
-    assert times("2026-03-28T12:00+01:00")[1:] == ["30 00:30", "31 00:30"]
+    # In the night that has no half past two it is moved to three o'clock.
+    assert times("2026-03-28T12:00+01:00") == ["29 01:00", "30 00:30", "31 00:30"]
+
+
+def test_a_due_time_that_a_wrong_clock_has_set_is_set_back(url, database, project):
+    """The database's clock was a year ahead and is right again: the schedule does not wait for a year."""
+    playbook(project, tasks=["- debug:"])
+    far = dt.datetime.now(dt.UTC) + dt.timedelta(hours=12)
+    add(url, project, cron=f"{far.minute} {far.hour} * * *", time_zone="UTC")
+    right = database.one("SELECT due FROM forkless.schedule")
+    database.all("UPDATE forkless.schedule SET due = due + interval '1 year'")
+
+    async def tick():
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            await schedules.fire_due(connection)
+
+    asyncio.run(tick())
+    asyncio.run(tick())  # not moved again
+    assert database.one("SELECT due FROM forkless.schedule") == right
+    assert database.one("SELECT count(*) FROM forkless.run") == 0
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SlicedOutput", "main"]
 
+_HEADERS = ("playbook_on_start", "playbook_on_play_start", "playbook_on_task_start", "playbook_on_handler_task_start")
 # Flags that need the terminal, or make something of one process's events.
 _ALONE = (
     "--format",
@@ -116,7 +117,11 @@ class _Slice:
 
 
 class SlicedOutput:
-    """Prints the records of all slices (slice_process.py) as they come: each header once, the recap at the end."""
+    """
+    Prints what all slices say, as it comes: each header once, the recap at the end. Any thread may call it.
+
+    Processes of this machine send records (slice_process.py), slices of a queue send events.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,19 +129,36 @@ class SlicedOutput:
         self._recap: dict[str, dict[str, int]] = {}
 
     def line(self, line: str) -> None:
-        """A line that a slice has written: a record, or what a plugin printed past Ansible."""
+        """A line that a process has written: a record, or what a plugin printed past Ansible."""
         try:
             kind, value = json.loads(line)
         except (ValueError, TypeError):
             kind, value = slice_process.TEXT, line
+        if kind == slice_process.RECAP:
+            self._recap.update(value)
+        else:
+            self._print(str(value), header=kind == slice_process.HEADER)
+
+    def event(self, event: dict[str, object]) -> None:
+        if event.get("event") == "playbook_on_stats":
+            found = event.get("event_data")
+            if isinstance(found, dict):
+                for host in found.get("processed", {}):
+                    self._recap[host] = {
+                        column: int(found.get(count, {}).get(host, 0))
+                        for column, count in slice_process.COLUMNS.items()
+                    }
+        elif text := str(event.get("stdout") or ""):
+            self._print(text + "\n", header=event.get("event") in _HEADERS)
+
+    def _print(self, text: str, *, header: bool) -> None:
         with self._lock:
-            if kind == slice_process.RECAP:
-                self._recap.update(value)
-            elif kind != slice_process.HEADER or value != self._last_header:
-                if kind == slice_process.HEADER:
-                    self._last_header = value
-                sys.stdout.write(str(value))
-                sys.stdout.flush()
+            if header and text == self._last_header:
+                return
+            if header:
+                self._last_header = text
+            sys.stdout.write(text)
+            sys.stdout.flush()
 
     def recap(self) -> None:
         """As Ansible prints it, over all slices."""

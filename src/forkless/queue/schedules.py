@@ -54,17 +54,22 @@ def next_time(cron: str, zone: str, after: dt.datetime | None = None) -> dt.date
 
 
 async def fire_due(connection: AsyncConnection) -> None:
-    """Launch every schedule that is due, once for each due time. For workers."""
+    """
+    Launch every schedule that is due, once for each due time. For workers.
+
+    A due time that lies beyond the next time was set while the database's clock was ahead. It is set back: the schedule would be
+    silent until then.
+    """
     rows = await (
-        await connection.execute(
-            "SELECT id, name, cron, time_zone, due, now() FROM forkless.schedule WHERE enabled AND due <= now()"
-        )
+        await connection.execute("SELECT id, name, cron, time_zone, due, now() FROM forkless.schedule WHERE enabled")
     ).fetchall()
     for number, name, cron, zone, due, now in rows:
         try:
-            following = next_time(cron, zone, after=max(due, now))
+            following = next_time(cron, zone, after=now)
         except QueueRequestError as err:
             log.error("schedule %s: %s", name, err)  # noqa: TRY400  # a sentence, not a traceback
+            continue
+        if now < due <= following:
             continue
         row = await (
             await connection.execute("SELECT forkless.fire_schedule(%s, %s, %s)", (number, due, following))

@@ -634,7 +634,12 @@ DECLARE
 BEGIN
     PERFORM take_dispatch_lock();
     SELECT * INTO s FROM schedule WHERE id = which AND enabled AND due = at_due FOR UPDATE;
-    IF NOT FOUND OR s.due > clock_timestamp() THEN
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF s.due > clock_timestamp() THEN
+        -- The clock was ahead when this due time was set, and is right again.
+        UPDATE schedule SET due = least(due, next_due) WHERE id = which AND next_due > clock_timestamp();
         RETURN NULL;
     END IF;
     IF s.due < clock_timestamp() - interval '10 minutes' THEN
