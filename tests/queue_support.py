@@ -80,6 +80,13 @@ class Database:
     def wait_for(self, number, *states):
         return wait_until(lambda: (found := self.status(number)) in states and found, f"run {number} {states}")
 
+    def expire(self, number):
+        """
+        Let others give the run of a killed worker up after a second. The worker itself had a long lease, so that a busy machine did
+        not take the run from it before it was killed.
+        """
+        self.all("UPDATE forkless.run SET lost_after = 1 WHERE id = %s", number)
+
     def stream(self, number):
         """All events of a run that has ended."""
 

@@ -38,9 +38,10 @@ def test_a_run_is_carried_out_and_its_events_come_back_in_order(url, database, w
 def test_a_killed_worker_leaves_a_lost_run_that_says_where_it_was(url, database, workers, project, tmp_path):
     playbook(project, tasks=[acting(tmp_path / "acts", times=1000)])
     number, behind = launch(url, project), launch(url, project)
-    victim = workers.start(lost_after=4)
+    victim = workers.start(lost_after=600)
     wait_until(lambda: database.one("SELECT place FROM forkless.run WHERE id = %s", number), "the task's begin")
     victim.kill()
+    database.expire(number)
     playbook(project, tasks=["- debug:"])  # the second run has its own copy of the project, with the first playbook
     workers.start(lost_after=4)
     assert database.wait_for(number, "lost", "successful", "failed") == "lost"
@@ -56,9 +57,10 @@ def test_a_killed_worker_leaves_a_lost_run_that_says_where_it_was(url, database,
 def test_a_lost_run_begins_again_only_if_it_was_launched_with_retries(url, database, workers, project, tmp_path):
     playbook(project, tasks=[acting(tmp_path / "acts", times=30)])
     number = launch(url, project, retries=1)
-    victim = workers.start(lost_after=4)
+    victim = workers.start(lost_after=600)
     wait_until(lambda: len(lines(tmp_path / "acts")) > 2, "the first acts")
     victim.kill()
+    database.expire(number)
     workers.start(lost_after=4)
     assert database.wait_for(number, "lost", "successful", "failed") == "successful"
     assert database.one("SELECT attempt FROM forkless.run WHERE id = %s", number) == 2
