@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from forkless.cli import guarded
 from forkless.cli.ansible_command import run_command
@@ -22,6 +22,8 @@ from forkless.core.terminal import TerminalChoices
 
 if TYPE_CHECKING:
     import argparse
+
+    from ansible.executor.stats import AggregateStats
 
 __all__ = ["HEADER", "RECAP", "TEXT", "SliceRecords", "main"]
 
@@ -82,7 +84,7 @@ def _make_callback(records: SliceRecords) -> object:
     def header(*_: object, **__: object) -> None:
         records.put(HEADER)
 
-    def stats(_: object, stats: Any) -> None:
+    def stats(_: object, stats: AggregateStats) -> None:
         records.put_recap(
             {
                 host: {column: getattr(stats, count).get(host, 0) for column, count in COLUMNS.items()}
