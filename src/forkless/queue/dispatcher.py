@@ -71,9 +71,7 @@ class PatientConnector(procrastinate.PsycopgConnector):
             await self._patiently(lambda: super(PatientConnector, self).execute_query_async(query, **arguments))
         except exceptions.ConnectorException as err:
             # The job of a run that was given up, or handed back, is no longer there when procrastinate ends it.
-            if not isinstance(err.__cause__, psycopg.errors.RaiseException) or "Job was not found" not in str(
-                err.__cause__
-            ):
+            if "finish_job" not in query or not isinstance(err.__cause__, psycopg.errors.RaiseException):
                 raise
 
     async def execute_query_one_async(self, query: str, **arguments: object) -> dict[str, object]:

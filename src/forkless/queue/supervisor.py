@@ -31,6 +31,8 @@ log = logging.getLogger("forkless.worker")
 
 # Seconds before a worker process that ended in an error is replaced; doubled up to the second number while that goes on.
 _PAUSES = (1.0, 30.0)
+# Finish, hand back, end. Two kinds for a worker that counts them: the kernel makes one of two equal signals that wait.
+_STEPS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -85,6 +87,14 @@ class Supervisor:
 
     def stop(self, _number: int = 0, _frame: FrameType | None = None) -> None:
         self._stops += 1  # an Event's lock could be held by the very thread that the signal interrupts
+
+    def stop_at_least(self, times: int) -> None:
+        """As if `stop()` had been called so often: 1 lets runs finish, 2 hands them back, 3 kills the processes."""
+        self._stops = max(self._stops, times)
+
+    @property
+    def stops(self) -> int:
+        return self._stops
 
     def samples(self) -> dict[str, float]:
         """What metrics say about these processes. Any thread may ask."""
@@ -148,7 +158,7 @@ class Supervisor:
                     sent += 1
                     for process in living:
                         with contextlib.suppress(OSError):
-                            process.send_signal(signal.SIGTERM if sent < 3 else signal.SIGKILL)
+                            process.send_signal(_STEPS[min(sent, len(_STEPS)) - 1])
                 time.sleep(0.2)
         finally:
             for slot in self._slots:

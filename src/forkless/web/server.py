@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,10 +37,14 @@ except ImportError:
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from forkless.web.app import Report
 
 __all__ = ["PageOptions", "serve"]
+
+# Seconds in which a run that is handed back must have ended; its worker is killed then: the database may be away, or a module deaf.
+_HAND_BACK = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +58,47 @@ class PageOptions:
     names: tuple[str, ...] = ()
     """Further names in the Host header, of a reverse proxy."""
     processes: int = 0
+    shutdown_after: float = 15.0
+    """Seconds that runs may still take after SIGTERM, before they are handed back."""
     open_browser: bool = False
     report: Report
     """Makes one HTML file of a run and its events."""
 
 
 class _PageServer(uvicorn.Server):
-    """uvicorn without signal handlers of its own: the worker must be told, too."""
+    """uvicorn without signal handlers of its own: the workers must be told, too."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Ending:
+    """
+    SIGTERM and SIGINT for the length of the block: each calls all of `told`. One handler from begin to end, so that no signal
+    finds the default action, which would leave the workers behind.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[Callable[[], None]] = []
+        self.signals = 0
+        self.terminated: float | None = None
+        """When the first SIGTERM came. A person at a terminal can press Ctrl-C again; after SIGTERM nothing may follow but SIGKILL."""
+
+    def __enter__(self) -> _Ending:
+        self._before = {number: signal.signal(number, self._heard) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, was in self._before.items():
+            signal.signal(number, was)
+
+    def _heard(self, number: int, _frame: FrameType | None) -> None:
+        self.signals += 1
+        if number == signal.SIGTERM and self.terminated is None:
+            self.terminated = time.monotonic()
+        for call in tuple(self.told):
+            call()
 
 
 def serve(options: PageOptions) -> int:
@@ -76,8 +111,9 @@ def serve(options: PageOptions) -> int:
         listening = around.enter_context(_listening(options.host, options.port))
         url = around.enter_context(database.located())
         schema.check(url)
-        stop_worker = around.enter_context(_worker(url, options.processes))
-        return asyncio.run(_serve(url, options, told, projects, listening, stop_worker))
+        ending = around.enter_context(_Ending())
+        around.enter_context(_workers(url, options, ending))
+        return asyncio.run(_serve(url, options, told, projects, listening, ending))
 
 
 def _projects(
@@ -126,30 +162,49 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def _worker(url: str, processes: int) -> Iterator[Callable[[], None]]:
-    """Worker processes for the length of the block; the function asks them to end, more urgently each time."""
-    if not processes:
-        yield lambda: None
+def _workers(url: str, options: PageOptions, ending: _Ending) -> Iterator[None]:
+    """Worker processes for the length of the block. Each signal asks them to end, more urgently each time."""
+    if not options.processes:
+        yield
         return
     database.refuse_transaction_pooler(url)
     with work_folder() as folder:
-        options = WorkerOptions(folder=folder, name=socket.gethostname(), key_path=worker_key.for_worker(url))
-        supervisor = Supervisor(url, options, processes)
+        about = WorkerOptions(folder=folder, name=socket.gethostname(), key_path=worker_key.for_worker(url))
+        supervisor = Supervisor(url, about, options.processes)
         thread = threading.Thread(target=supervisor.run, name="forkless-serve-workers")
         thread.start()
-        before = {}
+        ending.told.append(supervisor.stop)
         try:
-            yield supervisor.stop
+            yield
         finally:
-            supervisor.stop()
-            # The loop has ended and its signal handlers with it: the next Ctrl-C hands the runs back, one more kills.
-            before = {number: signal.signal(number, supervisor.stop) for number in (signal.SIGTERM, signal.SIGINT)}
-            thread.join(1.0)
-            if thread.is_alive():
-                sys.stderr.write("forkless serve: waiting for the current run to end; Ctrl-C again stops it\n")
-                thread.join()
-            for number, was in before.items():
-                signal.signal(number, was)
+            supervisor.stop_at_least(1)
+            _wait_for_workers(supervisor, thread, ending, options.shutdown_after)
+
+
+def _wait_for_workers(supervisor: Supervisor, thread: threading.Thread, ending: _Ending, shutdown_after: float) -> None:
+    """Until the workers have ended: they finish their runs; after SIGTERM for a limited time, then the runs are handed back."""
+    handed_back: float | None = None
+    said = ""
+    thread.join(1.0)
+    while thread.is_alive():
+        now = time.monotonic()
+        if ending.terminated is not None and now > ending.terminated + shutdown_after:
+            supervisor.stop_at_least(2)
+        if supervisor.stops < 2:
+            sentence = "waiting for the current run to end"
+            sentence += f", {shutdown_after:g} s at most" if ending.terminated is not None else ""
+            sentence += "; Ctrl-C or SIGTERM again stops it"
+        elif supervisor.stops == 2:
+            handed_back = handed_back or now
+            sentence = "stopping the current run: it begins again elsewhere if it was launched with retries"
+            if now > handed_back + _HAND_BACK:
+                supervisor.stop_at_least(3)
+        else:
+            sentence = "killing the workers; a run that they leave is lost when its lease has ended"
+        if sentence != said:
+            said = sentence
+            sys.stderr.write(f"forkless serve: {sentence}\n")
+        thread.join(0.2)
 
 
 async def _serve(
@@ -158,7 +213,7 @@ async def _serve(
     told: settings.PageSettings,
     projects: dict[str, ProjectFolder],
     listening: socket.socket,
-    stop_worker: Callable[[], None],
+    ending: _Ending,
 ) -> int:
     port = listening.getsockname()[1]
     names = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")] + list(options.names)
@@ -185,14 +240,15 @@ async def _serve(
         )
 
         def stop() -> None:
-            if server.should_exit:
-                stop_worker()
             server.should_exit = True
             page.readers.close()
 
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop)
+
+        def heard() -> None:
+            loop.call_soon_threadsafe(stop)  # a signal handler interrupts the loop at any place
+
+        ending.told.append(heard)
         # uvicorn's own errors carry no request: the token is not in them.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         address = told.address or f"http://{shown}:{port}"
@@ -204,9 +260,9 @@ async def _serve(
 
             threading.Thread(target=webbrowser.open, args=(address,), name="forkless-open-browser", daemon=True).start()
         try:
-            await server.serve(sockets=[listening])
+            if not ending.signals:
+                await server.serve(sockets=[listening])
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+            ending.told.remove(heard)
             await accounts.close()
     return 0

@@ -19,6 +19,9 @@ examples:
 
 The address that is printed contains a token: anyone who has the address may do everything. Without FORKLESS_DATABASE a PostgreSQL of your own and one
 worker are started, and end with this command.
+
+SIGTERM: runs under way in this command may go on for --shutdown-after seconds, then they are stopped and handed back; it ends 30 seconds later at the
+latest. Ctrl-C: they may finish. A second signal of either kind stops them at once.
 """
 
 
@@ -40,6 +43,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="runs at a time that this command carries out itself (default: 1; 0 if FORKLESS_DATABASE is set)",
     )
+    made.add_argument(
+        "--shutdown-after",
+        type=float,
+        default=15.0,
+        metavar="SECONDS",
+        help="how long runs of this command may go on after SIGTERM (default: 15)",
+    )
     made.add_argument("--config", metavar="FILE", help="address, login, projects and hooks, as TOML")
     made.add_argument(
         "--allow-host",
@@ -55,6 +65,8 @@ def main(argv: list[str]) -> int:
     asked = parser().parse_args(argv)
     if asked.processes is not None and asked.processes < 0:
         raise SpecError(f"--processes must be 0 or more, not {asked.processes}")
+    if not 0 <= asked.shutdown_after < float("inf"):  # NaN is neither
+        raise SpecError(f"--shutdown-after must be 0 or more, not {asked.shutdown_after:g}")
     from forkless.cli.view.queue_report import page_of
     from forkless.web.server import PageOptions, serve
 
@@ -64,6 +76,6 @@ def main(argv: list[str]) -> int:
     return serve(
         PageOptions(
             host=asked.host, port=asked.port, project=asked.project, names=tuple(asked.allow_host), processes=processes,
-            open_browser=asked.open, config=asked.config, report=page_of,
+            shutdown_after=asked.shutdown_after, open_browser=asked.open, config=asked.config, report=page_of,
         )
     )  # fmt: skip
