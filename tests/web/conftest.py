@@ -18,6 +18,7 @@ import threading
 import uuid
 
 import httpx
+import psycopg
 import pytest
 
 from forkless.web.accounts import Accounts
@@ -25,10 +26,19 @@ from queue_support import PATIENCE, Database, wait_until
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 # The fixtures of the queue: one PostgreSQL for all tests of a process.
-_path = pathlib.Path(__file__).parents[1] / "queue" / "conftest.py"
-_spec = importlib.util.spec_from_file_location("forkless_tests_queue_conftest", _path)
-_queue = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_queue)
+
+
+def _module(*path):
+    spec = importlib.util.spec_from_file_location(
+        "forkless_tests_" + "_".join(path), pathlib.Path(__file__).parents[2].joinpath(*path).with_suffix(".py")
+    )
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+_queue = _module("tests", "queue", "conftest")
+_bench = _module("bench", "web")
 server, url = _queue.server, _queue.url
 
 EVIL = "<script>window.hacked=1</script>"
@@ -172,6 +182,12 @@ def write_project(folder):
         f"    - {{name: open, copy: {{dest: '{folder.parent}/{{{{ inventory_hostname }}}}.conf', content: 'line <b>one</b>\\nrun {{{{ 999999 | random }}}}'}}}}\n"
         f"    - {{name: shut, no_log: true, copy: {{dest: '{folder.parent}/{{{{ inventory_hostname }}}}.key', content: 'unseen-{{{{ 999999 | random }}}}'}}}}\n"
     )
+    (folder / "durable.yml").write_text(
+        f"- hosts: web3\n  gather_facts: false\n  vars: {{ansible_async_dir: {folder.parent}/async}}\n  tasks:\n"
+        f"    - command: sh -c 'echo begun > {folder.parent}/durable.out; exec sleep 6000'\n      args: {{}}\n      async: 7000\n      poll: 0\n      register: started\n"
+        "    - include_role: {name: forkless.core.async_job_save}\n"
+        "      vars: {async_job_save_job_name: rebuild, async_job_save_ansible_job_id: '{{ started.ansible_job_id }}'}\n"
+    )
     (folder / "broken.yml").write_text("- hosts: all\n  tasks: [}\n")
     os.symlink("/etc", folder / "outside")
     (folder / ".forklessignore").write_text("outside\n")
@@ -189,6 +205,12 @@ def page_database(server):
     _queue.admin(server, f"CREATE DATABASE {name} TEMPLATE forkless")
     yield Database(server.url.replace("@/forkless?", f"@/{name}?"))
     _queue.admin(server, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def long_run(database, hosts, tasks):
+    """A run with made-up events, stored as a worker stores them: a start and a result for each host and task. Its number."""
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        return _bench.make_large(connection, hosts, tasks)
 
 
 def end_runs(served):

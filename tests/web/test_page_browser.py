@@ -10,7 +10,7 @@ import pytest
 
 from queue_support import PATIENCE
 
-from .conftest import EVIL, PASSWORD, Served
+from .conftest import EVIL, PASSWORD, Served, long_run
 
 pytestmark = [pytest.mark.spawns, pytest.mark.xdist_group("web")]
 AXE = pathlib.Path(__file__).parents[2] / ".cache" / "axe-core" / "axe.min.js"
@@ -152,6 +152,34 @@ def test_a_page_goes_on_after_the_server_was_restarted_in_the_middle_of_a_run(
                 second.close()
     finally:
         context.close()
+
+
+def test_a_long_run_on_a_slow_line_is_whole_and_only_what_is_seen_is_drawn(tab, page, page_database):
+    number = long_run(page_database, hosts=120, tasks=60)
+    line = tab.context.new_cdp_session(tab)
+    line.send("Network.enable")
+    slow = {"offline": False, "latency": 100, "downloadThroughput": 200_000, "uploadThroughput": 50_000}
+    line.send("Network.emulateNetworkConditions", slow)
+    tab.goto(f"{page.address}/runs/{number}")
+    tab.locator(
+        f'body[data-position="{2 * 120 * 60}"]'
+    ).wait_for()  # the policy of the page allows no wait_for_function
+    tab.locator("#grid-size", has_text="120 × 60").wait_for()
+    tab.locator("#grid").focus()
+    tab.keyboard.press("ArrowRight")
+    assert "host0 · task 0 (site.yml:0): changed" in tab.locator("#cell").inner_text()
+    # The window shows 27 of 120 hosts; the timeline 18 of them.
+    drawn = {
+        one: tab.evaluate(f"Number(document.getElementById('{one}').dataset.drawn)") for one in ("grid", "timeline")
+    }
+    assert 0 < drawn["grid"] <= 28 * 60, drawn
+    assert 0 < drawn["timeline"] <= 20 * 60, drawn
+    assert tab.evaluate("document.querySelectorAll('*').length") < 5500  # 5000 of them are the last lines of the log
+    tab.get_by_role("searchbox", name="Search the output").fill("[HOST119]")
+    tab.keyboard.press("Enter")
+    tab.locator("#found mark").first.wait_for()
+    assert tab.locator("#found mark").first.inner_text() == "[host119]"
+    tab.locator("#found-count", has_text="120 lines").wait_for()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -31,7 +31,9 @@ def test_after_sigterm_runs_are_handed_back_and_the_command_ends(project, url, t
         served.process.wait(PATIENCE)
     finally:
         served.close()
-    told = {number: rest for number, *rest in database.all("SELECT id, status, concat(note, sentence) FROM forkless.run")}
+    told = {
+        number: rest for number, *rest in database.all("SELECT id, status, concat(note, sentence) FROM forkless.run")
+    }
     # The first has a retry left and begins when the next worker is there.
     assert (told[again][0], told[last][0]) == ("waiting", "lost")
     assert all("was shut down" in why for _, why in told.values()), told

@@ -13,6 +13,7 @@ from forkless.cli import main
 from forkless.web.answers import what_matters
 from forkless.web.diffs import text_of
 
+from .conftest import long_run
 from .test_page_api import finished, start
 
 pytestmark = [pytest.mark.spawns, pytest.mark.xdist_group("web")]
@@ -111,6 +112,26 @@ def test_a_playbook_says_which_variables_it_asks_for_and_values_are_checked_and_
     assert "a-very-secret-key" not in run.text + stored + json.dumps(events)
 
 
+def test_the_output_of_a_run_is_searched_to_its_end(page, two, page_database):
+    (number, _), _ = two
+    client = page.program()
+    found = client.get(f"/api/runs/{number}/search", params={"text": "BROKEN-here"}).json()
+    assert found["next"] is None
+    assert {(one["host"], one["task"]) for one in found["lines"]} == {("web2", "not on web2")}
+    assert client.get(f"/api/runs/{number}/search", params={"text": "no-such-text"}).json() == {
+        "lines": [],
+        "next": None,
+    }
+    # A long run comes in parts, and no line is missing or twice.
+    long = long_run(page_database, hosts=50, tasks=20)
+    lines, after = [], 0
+    while after is not None:
+        answer = client.get(f"/api/runs/{long}/search", params={"text": "ok: [host", "after": after}).json()
+        lines += [(one["n"], one["text"]) for one in answer["lines"]]
+        after = answer["next"]
+    assert len(lines) == len(set(lines)) == 2 * 50 * 20
+
+
 def test_the_hosts_of_a_run_are_shown_before_it_starts(page):
     client = page.program()
     body = {"playbook": "site.yml", "inventory": "hosts.ini", "limit": "web*:!web3"}
@@ -154,6 +175,36 @@ def test_a_schedule_is_made_paused_and_removed(page):
     assert client.get("/api/schedules").json()["schedules"][0]["due"] is not None
     assert client.delete("/api/schedules/nightly").status_code == 200
     assert client.get("/api/schedules").json()["schedules"] == []
+
+
+def test_a_job_that_outlives_its_run_is_seen_asked_and_ended_on_its_host(page, page_database):
+    client = page.program()
+
+    def the_job():
+        return client.get("/api/hosts/jobs", params={"host": "web3"}).json()["jobs"][0]
+
+    def ask(operation):
+        answer = client.post(f"/api/hosts/jobs/{the_job()['id']}/{operation}", params={"host": "web3"})
+        assert answer.status_code == 201, answer.text
+        page_database.wait_for(answer.json()["id"], "successful", "failed", "lost")
+        return the_job()
+
+    assert client.get("/api/hosts/jobs", params={"host": "web3"}).json()["jobs"] == []
+    number = start(client, "durable.yml")
+    finished(client, number)
+    found = the_job()
+    assert (found["job_name"], found["state"], found["run"]) == ("rebuild", "", None)
+    assert client.get("/host", params={"name": "web3"}).text.count("rebuild") == 1
+    try:
+        assert ask("status")["state"] == "running"
+    finally:
+        found = ask("kill")
+    assert found["state"] == "killed", found
+    title = client.get(f"/api/runs/{found['run']}").json()["title"]
+    assert title == "kill of job rebuild on web3"
+    assert ask("output")["state"] == "killed"
+    unknown = client.post(f"/api/hosts/jobs/{'0' * 16}/kill", params={"host": "web3"})
+    assert (unknown.status_code, "no such job" in unknown.text) == (422, True)
 
 
 def test_the_commands_use_a_server_instead_of_the_database(page, two, monkeypatch, capsys):

@@ -82,9 +82,11 @@ class RunRecord:
 
     @property
     def title(self) -> str:
-        """The playbook, or the module and its hosts."""
+        """The playbook, or the module and its hosts, or what is asked about a job."""
         if self.spec.get("playbook"):
             return " ".join(map(str, self.spec["playbook"]))
+        if "job" in self.spec:
+            return f"{self.spec['job']['op']} of job {self.spec['job']['job_name']} on {self.spec.get('hosts')}"
         return f"{self.spec.get('module')} on {self.spec.get('hosts')}"
 
 

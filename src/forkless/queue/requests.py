@@ -319,8 +319,23 @@ def rebuild(
             fields[name] = {**fields.get(name, {}), key: value}
         else:
             fields[name] = value
+    if "job" in plain:
+        fields = _about_job(fields, plain["job"])
     if limit is not None:
         fields["limit"] = limit
     if more_env:
         fields["env"] = {**fields.get("env", {}), **more_env}
     return RunSpec(**fields, cwd=cwd, ident=ident)
+
+
+def _about_job(fields: Mapping[str, Json], about: Mapping[str, Json]) -> dict[str, Json]:
+    """The spec of a run that queue/host_jobs.py has launched: without what belongs to the playbook of the run whose secrets it uses."""
+    kept = {name: value for name, value in fields.items() if name not in ("answers", "module_args")}
+    given, words = iter(kept.pop("args", ())), []
+    for word in given:
+        if word == "--start-at-task":
+            next(given, None)
+        elif word not in ("--step", "--force-handlers", "--flush-cache"):
+            words.append(word)
+    told = {name: about[name] for name in ("op", "job_name", "playbook_name", "backend")}
+    return kept | {"args": words, "module_args": told | ({"tail": 200} if about["op"] == "output" else {})}

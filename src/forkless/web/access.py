@@ -43,7 +43,7 @@ _ALWAYS = (
 _READS = ("GET", "HEAD")
 # What only an admin may look at.
 _ADMIN_PATHS = ("/users", "/api/users", "/api/sessions", "/api/tokens", "/api/audit")
-_OPERATOR_PATHS = ("/api/runs", "/api/schedules", "/api/preview", "/api/variables")
+_OPERATOR_PATHS = ("/api/runs", "/api/hosts/jobs", "/api/schedules", "/api/preview", "/api/variables")
 # Without an identity: the login itself, and messages of other programs, which have a signature of their own.
 _OPEN = ("/login", "/api/login")
 

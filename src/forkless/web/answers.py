@@ -17,6 +17,8 @@ from forkless.web import diffs
 
 __all__ = [
     "ErrorAnswer",
+    "FoundLine",
+    "FoundLinesAnswer",
     "HookAnswer",
     "HostRecapAnswer",
     "HostsAnswer",
@@ -255,6 +257,20 @@ class RunEventsAnswer(BaseModel):
 
     events: list[RunEvent]
     behind: int = Field(description="How many events follow that are not in this answer")
+
+
+class FoundLine(BaseModel):
+    n: int = Field(description="The position of its event")
+    text: str
+    host: str
+    task: str
+
+
+class FoundLinesAnswer(BaseModel):
+    """Lines of the output that contain a text. `next` is `after` for the events behind them; null if all were looked at."""
+
+    lines: list[FoundLine]
+    next: int | None
 
 
 class ProjectAnswer(BaseModel):

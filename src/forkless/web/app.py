@@ -88,7 +88,7 @@ class PageApp:
             routes.add(self.app.router, self)
         self._add_pages()
         self._add_errors()
-        self.app.add_middleware(GZipMiddleware, minimum_size=1000)
+        self.app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
         self.app.add_middleware(AccessMiddleware, access=access, refuse=self._refuse)
 
     def stream(self, messages: AsyncIterator[bytes]) -> Response:
@@ -152,7 +152,9 @@ class PageApp:
         async def host_page(
             who: Who, name: Annotated[str, Query(min_length=1, max_length=300)], before: Older = None
         ) -> Response:
-            return self._booted(who, "host.html", await fleet_routes.host_history(self, name, before), name=name)
+            jobs = _for_script((await fleet_routes.jobs(self, name)).model_dump_json())
+            answer = await fleet_routes.host_history(self, name, before)
+            return self._booted(who, "host.html", answer, name=name, jobs=jobs, may_steer=who.may("operator"))
 
         @page.get("/queue", include_in_schema=False)
         async def queue_page(who: Who) -> Response:

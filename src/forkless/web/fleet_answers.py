@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from forkless.queue import ScheduleRecord, WorkerRecord
 from forkless.queue.history import HostRun, HostSummary
+from forkless.queue.host_jobs import HostJob
 from forkless.web.answers import RunAnswer, plain
 
 Name = Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")
@@ -64,6 +65,41 @@ class HostHistoryAnswer(BaseModel):
     host: str
     runs: list[HostRunAnswer]
     older: int | None
+
+
+class HostJobAnswer(BaseModel):
+    """A job that outlives its run. Its state is what the host said when it was asked last."""
+
+    id: str
+    job_name: str
+    playbook_name: str
+    project: str
+    saved: str
+    state: str = Field(
+        description="running, done, failed, killed, timed_out, dead, lost, claimed; empty: the host was not asked yet"
+    )
+    why: str
+    output: str
+    seen: dt.datetime | None
+    run: int | None = Field(description="The run that asked the host last")
+    asking: int | None = Field(description="The run that asks the host at the moment")
+
+    @classmethod
+    def of(cls, found: HostJob) -> "HostJobAnswer":
+        said = found.answer
+        scope = found.scope.partition("#")[0]
+        return cls(
+            id=found.id, job_name=plain(found.job_name), playbook_name=plain(found.playbook_name),
+            project=os.path.basename(scope.rstrip("/").removesuffix(".git")), saved=found.saved,
+            state=said.state if said is not None else "claimed" if found.is_claimed else "",
+            why=plain(said.why) if said is not None else "", output=plain(said.output)[-20_000:] if said is not None else "",
+            seen=said.at if said is not None else None, run=said.run if said is not None else None, asking=found.asking,
+        )  # fmt: skip
+
+
+class HostJobsAnswer(BaseModel):
+    host: str
+    jobs: list[HostJobAnswer]
 
 
 class WorkerAnswer(BaseModel):

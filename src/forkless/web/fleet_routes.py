@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from forkless.queue import history
+from forkless.queue import history, host_jobs
 from forkless.web.answers import RunAnswer, plain
 from forkless.web.fleet_answers import (
     DoneAnswer,
     HostHistoryAnswer,
+    HostJobAnswer,
+    HostJobsAnswer,
     HostRunAnswer,
     HostSummariesAnswer,
     HostSummaryAnswer,
@@ -26,9 +28,10 @@ from forkless.web.run_routes import LARGEST, Who, without_nul
 if TYPE_CHECKING:
     from forkless.web.app import PageApp
 
-__all__ = ["ScheduleName", "add", "host_history", "hosts", "queue_state", "schedules", "workers"]
+__all__ = ["ScheduleName", "add", "host_history", "hosts", "jobs", "queue_state", "schedules", "workers"]
 
 ScheduleName = Annotated[str, Path(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+HostName = Annotated[str, Query(min_length=1, max_length=300)]
 _HOSTS_PAGE = 100
 
 
@@ -44,6 +47,11 @@ async def host_history(page: "PageApp", host: str, before: int | None) -> HostHi
     found = await history.host_runs(page.queue, host, before=before, limit=51)
     rows = [HostRunAnswer.of(one) for one in found[:50]]
     return HostHistoryAnswer(host=host, runs=rows, older=rows[-1].run if len(found) > 50 else None)
+
+
+async def jobs(page: "PageApp", host: str) -> HostJobsAnswer:
+    without_nul(host)
+    return HostJobsAnswer(host=host, jobs=[HostJobAnswer.of(one) for one in await host_jobs.jobs_of(page.queue, host)])
 
 
 async def workers(page: "PageApp") -> WorkersAnswer:
@@ -80,10 +88,30 @@ def add(router: APIRouter, page: "PageApp") -> None:
 
     @router.get("/api/hosts/history", summary="The runs of one host, the newest first")
     async def one_host(
-        host: Annotated[str, Query(min_length=1, max_length=300)],
+        host: HostName,
         before: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
     ) -> HostHistoryAnswer:
         return await host_history(page, host, before)
+
+    @router.get(
+        "/api/hosts/jobs", summary="Jobs of one host that outlive their runs, as their project keeps them in the queue"
+    )
+    async def list_jobs(host: HostName) -> HostJobsAnswer:
+        return await jobs(page, host)
+
+    @router.post(
+        "/api/hosts/jobs/{job}/{operation}",
+        status_code=201,
+        summary="Start a run that asks the host about a job, or ends the job",
+    )
+    async def ask_about_job(
+        job: Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")], operation: host_jobs.Operation, host: HostName, who: Who
+    ) -> RunAnswer:
+        without_nul(host)
+        launched = await host_jobs.ask(queue, host, job, operation, who.name)
+        record = await launched.record()
+        await accounts.note(who.name, f"{operation} of a job", record.id, record.title)
+        return RunAnswer.of(record)
 
     @router.get("/api/workers", summary="Worker processes that were seen in the last day, and what each does now")
     async def list_workers() -> WorkersAnswer:

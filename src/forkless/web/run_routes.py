@@ -9,9 +9,10 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from forkless.queue import QueueRequestError, RunRecord
-from forkless.web import comparison, downloads
+from forkless.web import comparison, downloads, search
 from forkless.web.access import Identity
 from forkless.web.answers import (
+    FoundLinesAnswer,
     HostRecapAnswer,
     HostsAnswer,
     RelaunchRequest,
@@ -121,6 +122,14 @@ def add(router: APIRouter, page: "PageApp") -> None:
         record = await queue.record(number)
         lines = downloads.event_lines(queue, record)
         return StreamingResponse(lines, media_type="application/jsonl", headers=_as_file(f"run-{number}.jsonl"))
+
+    @router.get("/api/runs/{number}/search", summary="Lines of the output that contain a text, in upper or lower case")
+    async def search_run(
+        number: RunNumber,
+        text: Annotated[str, Query(min_length=1, max_length=200)],
+        after: Annotated[int, Query(ge=0, le=LARGEST)] = 0,
+    ) -> FoundLinesAnswer:
+        return await search.find_lines(queue, await queue.record(number), text, after)
 
     @router.get("/api/runs/{number}/log", response_class=StreamingResponse, summary="What Ansible printed, as text")
     async def download_log(number: RunNumber) -> Response:

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from forkless import queue
 from forkless.core.errors import ForklessError, SpecError
@@ -85,7 +85,7 @@ class _Ending:
         self.terminated: float | None = None
         """When the first SIGTERM came. A person at a terminal can press Ctrl-C again; after SIGTERM nothing may follow but SIGKILL."""
 
-    def __enter__(self) -> _Ending:
+    def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._heard) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 

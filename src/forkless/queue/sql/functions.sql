@@ -218,6 +218,24 @@ BEGIN
 END;
 $$;
 
+-- Ask a host about a job that outlives its play, with the project, inventory and secrets of a run. Only the one action can be asked for.
+CREATE OR REPLACE FUNCTION ask_about_job(of_run bigint, on_host text, about jsonb, by_whom text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
+DECLARE
+    r run;
+BEGIN
+    SELECT * INTO r FROM run WHERE id = of_run;
+    IF NOT FOUND THEN
+        RAISE no_data_found USING MESSAGE = 'there is no run ' || of_run;
+    END IF;
+    RETURN launch(jsonb_build_object(
+        'spec', jsonb_strip_nulls(jsonb_build_object('module', 'forkless.core.async_job', 'hosts', on_host, 'inventory', r.spec -> 'inventory',
+            'become', r.spec -> 'become', 'args', r.spec -> 'args', 'names', r.spec -> 'names', 'job', about)),
+        'project', r.project, 'bundle', r.bundle, 'secrets', r.secrets, 'labels', to_jsonb(r.labels), 'priority', greatest(r.priority, 10),
+        'created_by', by_whom, 'versions', r.versions), r.sealed, r.origin);
+END;
+$$;
+
 -- Take a run on. Refused (no row) unless the run still waits and its job is the caller's.
 CREATE OR REPLACE FUNCTION claim(which bigint, job bigint, by_worker bigint, by_name text, its_versions jsonb, seconds double precision)
 RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$

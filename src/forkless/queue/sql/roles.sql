@@ -41,7 +41,7 @@ BEGIN
     -- Launcher: launch, cancel, relaunch.
     IF to_regrole('forkless_launcher') IS NOT NULL THEN
         GRANT EXECUTE ON FUNCTION forkless.launch(jsonb, bytea, uuid), forkless.relaunch(bigint, jsonb, jsonb, text),
-            forkless.cancel(bigint, text), forkless.put_bundle(text, bytea), forkless.keep_bundle(text),
+            forkless.ask_about_job(bigint, text, jsonb, text), forkless.cancel(bigint, text), forkless.put_bundle(text, bytea), forkless.keep_bundle(text),
             forkless.put_schedule(text, text, text, timestamptz, text, jsonb, bytea, uuid, text), forkless.remove_schedule(text),
             forkless.enable_schedule(text, boolean, timestamptz) TO forkless_launcher;
         GRANT SELECT, INSERT, DELETE ON forkless.job_record TO forkless_launcher;
@@ -56,6 +56,7 @@ BEGIN
         GRANT USAGE ON ALL SEQUENCES IN SCHEMA forkless TO forkless_worker;
         GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA forkless TO forkless_worker;
         REVOKE EXECUTE ON FUNCTION forkless.launch(jsonb, bytea, uuid), forkless.relaunch(bigint, jsonb, jsonb, text),
+            forkless.ask_about_job(bigint, text, jsonb, text),
             forkless.put_bundle(text, bytea), forkless.set_retention(double precision, double precision), forkless.prune(timestamptz),
             forkless.limit_label(text, int) FROM forkless_worker;
     END IF;

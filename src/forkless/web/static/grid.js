@@ -28,7 +28,7 @@ export class Grid {
   add(event) {
     if (!event.state || !event.host || !event.key) return;
     let task = this.tasks.get(event.key);
-    if (task === undefined) { this.tasks.set(event.key, (task = this.tasks.size)); this.taskNames.push(event.task + (event.path ? ` (${event.path})` : "")); }
+    if (task === undefined) { this.tasks.set(event.key, (task = this.tasks.size)); this.taskNames.push((event.task ?? "") + (event.path ? ` (${event.path})` : "")); }
     let host = this.hosts.get(event.host);
     if (host === undefined) { this.hosts.set(event.host, (host = this.hosts.size)); this.hostNames.push(event.host); this.states.push([]); }
     this.states[host][task] = event.state;
@@ -61,7 +61,7 @@ export class Grid {
     const lastRow = Math.min(this.hostNames.length, Math.ceil((box.scrollTop + height) / CELL));
     const firstColumn = Math.max(0, Math.floor(box.scrollLeft / CELL));
     const lastColumn = Math.min(this.taskNames.length, Math.ceil((box.scrollLeft + width) / CELL));
-    this.drawn = (lastRow - firstRow) * (lastColumn - firstColumn);
+    box.dataset.drawn = (lastRow - firstRow) * (lastColumn - firstColumn);
     for (let row = firstRow; row < lastRow; row++) {
       const y = HEAD + row * CELL - box.scrollTop;
       const states = this.states[row];

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
-import { boot, byId, element, link, listen, onClick, post, span, tell, time, took } from "./dom.js";
+import { boot, byId, connection, element, link, listen, onClick, post, send, span, tell, time, took } from "./dom.js";
 import { Grid } from "./grid.js";
+import { search } from "./search.js";
 import { Timeline } from "./timeline.js";
 
 const MOST_LINES = 5000;
+const FAR_BEHIND = 1000;
 const MOST_FAILURES = 500;
 let run = boot();
 let heard = performance.now();
@@ -59,7 +61,7 @@ function addFailure(event) {
   if (failures === 1) box.replaceChildren();
   box.append(element("details", { class: `failure ${event.state}`, open: failures <= 5 },
     element("summary", {}, element("strong", {}, event.host), ` · ${event.task} `, element("span", { class: "quiet" }, `${event.state}${event.path ? ` · ${event.path}` : ""}`)),
-    element("pre", { tabIndex: 0 }, event.output || event.text)));
+    element("pre", { tabIndex: 0 }, event.output || event.text || "")));
 }
 
 function addDiff(event) {
@@ -69,7 +71,7 @@ function addDiff(event) {
   if (diffs > MOST_DIFFS) return;
   const lines = event.diff.split("\n").map((line) => element("span", { class: line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : "" }, `${line}\n`));
   byId("diffs").append(element("details", { class: "failure changed", open: diffs <= 3 },
-    element("summary", {}, element("strong", {}, event.host), ` · ${event.task} `, element("span", { class: "quiet" }, event.path)),
+    element("summary", {}, element("strong", {}, event.host), ` · ${event.task} `, element("span", { class: "quiet" }, event.path ?? "")),
     element("pre", { tabIndex: 0 }, ...lines)));
 }
 
@@ -80,7 +82,7 @@ function follow(event) {
   else if (event.state) running.delete(key);
   else if (event.event === "runner_on_output" && running.has(key)) {
     const { lines } = running.get(key);
-    lines.push(...event.text.split("\n"));
+    lines.push(...(event.text ?? "").split("\n"));
     lines.splice(0, lines.length - 5);
   }
 }
@@ -92,16 +94,18 @@ function drawRunning() {
     element("strong", {}, one.host), ` · ${one.task}`, ...(one.lines.length ? [element("pre", {}, one.lines.join("\n"))] : []))));
 }
 
-function addLog(text) {
-  if (!text) return;
+// One change of the page for each message: a look at the height of the log after each line would lay it out each time.
+function addLog(texts) {
+  if (!texts.length) return;
   const stays = log.scrollTop + log.clientHeight >= log.scrollHeight - 30;
-  log.append(element("span", {}, `${text}\n`));
-  while (log.childElementCount > MOST_LINES) log.firstElementChild.remove();
-  return stays;
+  const lines = texts.slice(-MOST_LINES);
+  for (let many = log.childElementCount + lines.length - MOST_LINES; many > 0; many--) log.firstElementChild.remove();
+  log.append(...lines.map((text) => element("span", {}, `${text}\n`)));
+  if (stays) log.scrollTop = log.scrollHeight;
 }
 
 function events(answer) {
-  let stays = false;
+  const printed = [];
   for (const event of answer.events) {
     if (event.n <= last) continue;
     last = event.n;
@@ -110,9 +114,10 @@ function events(answer) {
     follow(event);
     if (event.diff) addDiff(event);
     if (["failed", "unreachable", "ignored"].includes(event.state)) addFailure(event);
-    if (event.event !== "runner_on_output") stays = addLog(event.text) || stays;
+    if (event.text && event.event !== "runner_on_output") printed.push(event.text);
   }
-  if (stays) log.scrollTop = log.scrollHeight;
+  addLog(printed);
+  if (over()) running.clear(); // the past of a run that has ended is read here: nothing runs
   byId("grid-size").textContent = `${grid.hostNames.length} × ${grid.taskNames.length}`;
   byId("behind").textContent = answer.behind ? `catching up: ${answer.behind} events to go` : "";
   document.body.dataset.position = last;
@@ -129,6 +134,7 @@ for (const [id, other] of [["by-host", "by-worker"], ["by-worker", "by-host"]]) 
     timeline.byHost = id === "by-host";
     byId(id).setAttribute("aria-pressed", "true");
     byId(other).setAttribute("aria-pressed", "false");
+    byId("span").textContent = !timeline.byHost && timeline.spans.length && !timeline.lanes ? "This run is too long to know its workers here; by host is whole." : "Move over the timeline, or use the arrow keys.";
     timeline.soon();
   });
 }
@@ -136,8 +142,21 @@ byId("copy").addEventListener("click", async () => {
   try { await navigator.clipboard.writeText(run.command); byId("copy").textContent = "Copied"; } catch { tell(run.command); }
 });
 
+search(run.id);
 drawRun();
 setInterval(() => { if (run.started && !run.ended) byId("took").textContent = span(took(run, heard)); }, 1000);
+
+// A long run is read in compressed answers first: a stream is sent as it is, and a slow line would take ten times as long.
+async function catchUp() {
+  try {
+    while (run.counter - last > FAR_BEHIND) {
+      const answer = await send("GET", `/api/runs/${run.id}/events?after=${last}`);
+      if (!answer.events.length) return;
+      events(answer);
+    }
+  } catch { connection("away"); } // the stream goes on from here, and says what is wrong
+}
+await catchUp();
 const stop = listen(() => `/api/runs/${run.id}/stream?after=${last}`, {
   run: (fresh) => { run = fresh; heard = performance.now(); drawRun(); },
   events,

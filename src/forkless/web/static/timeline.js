@@ -11,7 +11,8 @@ export class Timeline {
   constructor(box, line) {
     this.box = box; this.line = line;
     this.canvas = box.querySelector("canvas"); this.room = box.querySelector(".room");
-    this.spans = []; this.hosts = new Map(); this.open = new Map(); this.tasks = new Map();
+    this.spans = []; this.hosts = new Map(); this.hostNames = []; this.open = new Map(); this.tasks = new Map();
+    this.ofHost = []; this.ofLane = []; // the numbers of the spans in each row: a drawing looks at the rows that are seen only
     this.lanes = 0; this.free = []; this.byHost = true; this.begin = null; this.end = 0; this.cursor = -1; this.waiting = false;
     box.addEventListener("scroll", () => this.soon());
     new ResizeObserver(() => this.soon()).observe(box);
@@ -24,21 +25,32 @@ export class Timeline {
     if (!event.host || !event.key || !event.at) return;
     this.end = Math.max(this.end, event.at);
     if (!event.state) return;
-    if (!this.hosts.has(event.host)) this.hosts.set(event.host, this.hosts.size);
+    if (!this.hosts.has(event.host)) { this.hosts.set(event.host, this.hosts.size); this.hostNames.push(event.host); this.ofHost.push([]); }
     this.tasks.set(event.key, event.task);
     const key = `${event.key} ${event.host}`;
     if (event.state === "running") {
-      // The lowest free number, as the workers of a run take tasks.
-      this.free.sort((one, other) => one - other);
-      this.open.set(key, { host: this.hosts.get(event.host), state: "running", start: event.at, lane: this.free.length ? this.free.shift() : this.lanes++ });
+      // The lowest free number, as the workers of a run take tasks; the free ones are kept from the highest to the lowest.
+      this.open.set(key, { host: this.hosts.get(event.host), state: "running", start: event.at, lane: this.free.length ? this.free.pop() : this.lanes++ });
     }
     const from = this.open.get(key);
-    const start = from?.start ?? event.at - event.took;
+    const start = from?.start ?? event.at - (event.took ?? 0);
     this.begin = this.begin === null ? start : Math.min(this.begin, start);
     if (event.state === "running") return;
-    if (from) { this.open.delete(key); this.free.push(from.lane); }
+    if (from) { this.open.delete(key); this.release(from.lane); }
     else if (!event.took) return; // no worker ran it: an include, a meta task
-    this.spans.push({ host: this.hosts.get(event.host), lane: from?.lane ?? 0, start, end: event.at, task: event.key, state: event.state });
+    const lane = from?.lane ?? -1; // of a long run the page is sent the results only, and not when each worker took a task
+    this.ofHost[this.hosts.get(event.host)].push(this.spans.length);
+    if (from) (this.ofLane[lane] ??= []).push(this.spans.length);
+    this.spans.push({ host: this.hosts.get(event.host), lane, start, end: event.at, task: event.key, state: event.state });
+  }
+
+  release(lane) {
+    let low = 0, high = this.free.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.free[middle] > lane) low = middle + 1; else high = middle;
+    }
+    this.free.splice(low, 0, lane);
   }
 
   soon() {
@@ -47,18 +59,20 @@ export class Timeline {
     requestAnimationFrame(() => { this.waiting = false; this.draw(); });
   }
 
-  rows() { return this.byHost ? [...this.hosts.keys()] : Array.from({ length: this.lanes }, (_, n) => `worker ${n + 1}`); }
+  rowCount() { return this.byHost ? this.hostNames.length : Math.max(this.lanes, this.ofLane.length); }
+  rowName(row) { return this.byHost ? this.hostNames[row] : `worker ${row + 1}`; }
+  spansOf(row) { return (this.byHost ? this.ofHost[row] : this.ofLane[row]) ?? []; }
   rowOf(one) { return this.byHost ? one.host : one.lane; }
   x(at, width) { return NAMES + ((at - this.begin) / Math.max(0.001, this.end - this.begin)) * (width - NAMES - 8); }
 
   draw() {
     const { box, canvas } = this;
     this.colours ??= palette();
-    const names = this.rows();
+    const rows = this.rowCount();
     const width = box.clientWidth;
-    const height = Math.min(320, HEAD + 6 + Math.max(1, names.length) * ROW);
+    const height = Math.min(320, HEAD + 6 + Math.max(1, rows) * ROW);
     this.room.style.width = "1px";
-    this.room.style.height = `${HEAD + 6 + names.length * ROW}px`;
+    this.room.style.height = `${HEAD + 6 + rows * ROW}px`;
     const ratio = devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio);
     canvas.style.width = `${width}px`; canvas.style.height = `${height}px`;
@@ -67,22 +81,38 @@ export class Timeline {
     pen.font = "12px system-ui, sans-serif"; pen.textBaseline = "middle";
     if (this.begin === null) return;
     const y = (row) => HEAD + row * ROW - box.scrollTop;
-    const going = [...this.open.values()].map((one) => ({ ...one, end: this.end }));
-    [...this.spans, ...going].forEach((one, index) => {
+    const first = Math.max(0, Math.floor(box.scrollTop / ROW)), last = Math.min(rows, Math.ceil((box.scrollTop + height) / ROW));
+    let drawn = 0;
+    const bar = (one, end, chosen) => {
       const top = y(this.rowOf(one));
-      if (top < HEAD - ROW || top > height) return;
       const left = this.x(one.start, width);
+      drawn += 1;
       pen.fillStyle = this.colours[one.state];
-      pen.fillRect(left, top + 3, Math.max(1, this.x(one.end, width) - left - 0.5), ROW - 6);
-      if (index === this.cursor) {
-        pen.strokeStyle = this.colours.text; pen.lineWidth = 2;
-        pen.strokeRect(left, top + 2, Math.max(2, this.x(one.end, width) - left), ROW - 4);
+      pen.fillRect(left, top + 3, Math.max(1, this.x(end, width) - left - 0.5), ROW - 6);
+      if (!chosen) return;
+      pen.strokeStyle = this.colours.text; pen.lineWidth = 2;
+      pen.strokeRect(left, top + 2, Math.max(2, this.x(end, width) - left), ROW - 4);
+    };
+    for (let row = first; row < last; row++) {
+      let edge = -1, before = "";
+      for (const index of this.spansOf(row)) {
+        const one = this.spans[index];
+        const right = this.x(one.end, width);
+        // What would lie on the same pixel is drawn once.
+        if (one.state === before && right - edge < 0.5 && right >= edge && index !== this.cursor) continue;
+        edge = right; before = one.state;
+        bar(one, one.end, index === this.cursor);
       }
-    });
+    }
+    for (const one of this.open.values()) if (this.rowOf(one) >= first && this.rowOf(one) < last) bar(one, this.end, false);
+    box.dataset.drawn = drawn;
     pen.fillStyle = this.colours.panel;
     pen.fillRect(0, 0, NAMES - 2, height); pen.fillRect(0, 0, width, HEAD - 2);
     pen.fillStyle = this.colours.text;
-    names.forEach((name, row) => { if (y(row) >= HEAD - ROW / 2 && y(row) < height) pen.fillText(name.length > 17 ? `${name.slice(0, 16)}…` : name, 8, y(row) + ROW / 2); });
+    for (let row = first; row < last; row++) {
+      const name = this.rowName(row);
+      if (y(row) >= HEAD - ROW / 2 && y(row) < height) pen.fillText(name.length > 17 ? `${name.slice(0, 16)}…` : name, 8, y(row) + ROW / 2);
+    }
     const whole = this.end - this.begin;
     for (let tick = 0; tick <= 4; tick++) {
       pen.textAlign = tick === 4 ? "right" : "left";
@@ -95,7 +125,7 @@ export class Timeline {
     const one = this.spans[index];
     if (!one) return;
     this.cursor = index;
-    this.line.textContent = `${[...this.hosts.keys()][one.host]} · ${this.tasks.get(one.task)}: ${one.state}, ${span(one.end - one.start)}, worker ${one.lane + 1}, ${span(one.start - this.begin)} after the begin`;
+    this.line.textContent = `${this.hostNames[one.host]} · ${this.tasks.get(one.task)}: ${one.state}, ${span(one.end - one.start)},${one.lane < 0 ? "" : ` worker ${one.lane + 1},`} ${span(one.start - this.begin)} after the begin`;
     this.soon();
   }
 
@@ -104,7 +134,7 @@ export class Timeline {
     const row = Math.floor((event.clientY - place.top - this.box.clientTop + this.box.scrollTop - HEAD) / ROW);
     const x = event.clientX - place.left - this.box.clientLeft;
     const width = this.box.clientWidth;
-    this.tell(this.spans.findIndex((one) => this.rowOf(one) === row && x >= this.x(one.start, width) - 2 && x <= this.x(one.end, width) + 2));
+    this.tell(this.spansOf(row).find((index) => x >= this.x(this.spans[index].start, width) - 2 && x <= this.x(this.spans[index].end, width) + 2));
   }
 
   key(event) {
