@@ -57,7 +57,8 @@ def append(connection: psycopg.Connection, run: int, first: int, lines: list[byt
     connection.execute("SELECT forkless.append_events(%s, %s, %s, %s, %s, %s, %s, %s)", asked)
 
 
-def make_large(connection: psycopg.Connection, hosts: int, tasks: int) -> int:
+def make_large(connection: psycopg.Connection, hosts: int, tasks: int, rows_of: int = event_batches.MOST_EVENTS) -> int:
+    """A run that has ended, with a start and a result for each host and task."""
     run = connection.execute(INSERT, ("running", None, 1)).fetchone()[0]
     counter, lines = 0, []
     for task in range(tasks):
@@ -65,7 +66,7 @@ def make_large(connection: psycopg.Connection, hosts: int, tasks: int) -> int:
             for host in range(hosts):
                 counter += 1
                 lines.append(event(kind, f"host{host}", task, counter))
-                if len(lines) == event_batches.MOST_EVENTS:
+                if len(lines) == rows_of:
                     append(connection, run, counter - len(lines) + 1, lines)
                     lines = []
     if lines:

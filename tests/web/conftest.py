@@ -207,10 +207,10 @@ def page_database(server):
     _queue.admin(server, f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def long_run(database, hosts, tasks):
+def long_run(database, hosts, tasks, rows_of=1000):
     """A run with made-up events, stored as a worker stores them: a start and a result for each host and task. Its number."""
     with psycopg.connect(database.url, autocommit=True) as connection:
-        return _bench.make_large(connection, hosts, tasks)
+        return _bench.make_large(connection, hosts, tasks, rows_of)
 
 
 def end_runs(served):

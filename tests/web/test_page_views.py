@@ -132,6 +132,12 @@ def test_the_output_of_a_run_is_searched_to_its_end(page, two, page_database):
     assert len(lines) == len(set(lines)) == 2 * 50 * 20
 
 
+def test_events_that_came_one_by_one_are_read_together(page, page_database):
+    number = long_run(page_database, hosts=100, tasks=1, rows_of=1)
+    answer = page.program().get(f"/api/runs/{number}/events").json()
+    assert ([one["n"] for one in answer["events"]], answer["behind"]) == (list(range(1, 201)), 0)
+
+
 def test_the_hosts_of_a_run_are_shown_before_it_starts(page):
     client = page.program()
     body = {"playbook": "site.yml", "inventory": "hosts.ini", "limit": "web*:!web3"}

@@ -32,6 +32,15 @@ __all__ = ["Queue", "QueuedRun", "connect"]
 # Seconds for the database's answer.
 _PATIENCE = 300.0
 _RUN = columns(RunRecord)
+# By positions and bytes, not by rows: a run that prints a line now and then has thousands of small rows. The first row always, also behind
+# a gap that the retention left.
+_EVENTS = """
+SELECT root_last, events FROM (
+    SELECT root_last, events, sum(size) OVER (ORDER BY root_last) AS bytes, row_number() OVER (ORDER BY root_last) AS number FROM forkless.event_batch
+    WHERE root_id = %s AND root_last > %s AND root_last <= greatest(%s,
+        (SELECT min(root_last) FROM forkless.event_batch WHERE root_id = %s AND root_last > %s))
+) next WHERE number = 1 OR bytes <= %s ORDER BY root_last
+"""
 _HAS_HOST = (
     "EXISTS (SELECT 1 FROM forkless.host h JOIN forkless.run_view c ON c.id = h.run_id "
     "WHERE h.host = %s AND (c.id = v.id OR c.parent_id = v.id))"
@@ -190,11 +199,18 @@ class Queue:
         The next events of a run after position `after`, in order and without gaps; empty if there are none yet.
 
         `Event.counter` is the position in the run's stream: pass the last one to go on. A run in slices has one stream over all; a run
-        that began again goes on in the same stream. At most `batches` rows are read, of up to 1000 events each.
+        that began again goes on in the same stream. What is read is at most as much as `batches` full rows, of up to 1000 events each.
         """
         rows = await self._all(
-            "SELECT root_last, events FROM forkless.event_batch WHERE root_id = %s AND root_last > %s ORDER BY root_last LIMIT %s",
-            (number, after, batches),
+            _EVENTS,
+            (
+                number,
+                after,
+                after + batches * event_batches.MOST_EVENTS,
+                number,
+                after,
+                batches * event_batches.MOST_BYTES,
+            ),
         )
         found: list[Event] = []
         for last, packed in rows:

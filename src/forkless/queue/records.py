@@ -82,12 +82,7 @@ class RunRecord:
 
     @property
     def title(self) -> str:
-        """The playbook, or the module and its hosts, or what is asked about a job."""
-        if self.spec.get("playbook"):
-            return " ".join(map(str, self.spec["playbook"]))
-        if "job" in self.spec:
-            return f"{self.spec['job']['op']} of job {self.spec['job']['job_name']} on {self.spec.get('hosts')}"
-        return f"{self.spec.get('module')} on {self.spec.get('hosts')}"
+        return title_of(self.spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +152,12 @@ class RunChange:
 def columns(record: type) -> str:
     """The columns of a record for a SELECT, in the order of its fields."""
     return ", ".join(one.name for one in dataclasses.fields(record))
+
+
+def title_of(spec: Mapping[str, Json]) -> str:
+    """What a run does: the playbook, or the module and its hosts, or what is asked about a job."""
+    if spec.get("playbook"):
+        return " ".join(map(str, spec["playbook"]))
+    if "job" in spec:
+        return f"{spec['job']['op']} of job {spec['job']['job_name']} on {spec.get('hosts')}"
+    return f"{spec.get('module')} on {spec.get('hosts')}"

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from forkless.queue import ScheduleRecord, WorkerRecord
 from forkless.queue.history import HostRun, HostSummary
 from forkless.queue.host_jobs import HostJob
+from forkless.queue.records import title_of
 from forkless.web.answers import RunAnswer, plain
 
 Name = Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$")
@@ -53,8 +54,7 @@ class HostRunAnswer(BaseModel):
 
     @classmethod
     def of(cls, found: HostRun) -> "HostRunAnswer":
-        playbooks = found.spec.get("playbook")
-        title = " ".join(map(str, playbooks)) if isinstance(playbooks, list) else f"{found.spec.get('module')}"
+        title = title_of(found.spec)
         rest = {name: getattr(found, name) for name in cls.model_fields if name != "title"}
         return cls(title=plain(title, found.project), **rest)
 

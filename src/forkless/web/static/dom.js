@@ -64,6 +64,7 @@ export function onClick(button, call) {
   });
 }
 
+export const count = (many, one) => `${many} ${one}${many === 1 ? "" : "s"}`;
 export const link = (address, text) => element("a", { href: address }, text);
 export const state = (name) => element("span", { class: `state ${name}` }, name);
 export const cell = (label, ...children) => element("td", { "data-label": label }, ...children.filter((one) => one !== null && one !== undefined && one !== ""));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // Hosts, one host, workers, the queue, schedules: tables of what the API answers, asked again while the page is seen.
-import { boot, byId, cell, connection, element, link, number, onClick, send, state, time } from "./dom.js";
+import { boot, byId, cell, connection, count, element, link, number, onClick, send, state, time } from "./dom.js";
 
 const when = (iso) => (iso ? time(iso) : "");
 const run = (id) => (id ? link(`/runs/${id}`, id) : "");
@@ -41,11 +41,11 @@ const kinds = {
   "/queue": {
     ask: () => "/api/queue",
     draw(answer) {
-      fill("running", answer.running.map((one) => row(cell("", run(one.id)), cell("", state(one.status)), cell("", one.title), cell("worker", one.slices ? `${one.slices} slices` : one.worker), cell("at", one.at))));
+      fill("running", answer.running.map((one) => row(cell("", run(one.id)), cell("", state(one.status)), cell("", one.title), cell("worker", one.slices ? count(one.slices, "slice") : one.worker), cell("at", one.at))));
       fill("rows", answer.waiting.map(({ run: one, why }) => row(
         cell("", run(one.id)), cell("", one.title), cell("limit", one.limit), cell("by", one.created_by), number("priority", one.priority), cell("waits", why))));
       const limits = Object.entries(answer.limits).map(([label, most]) => `${label}: at most ${most} at once`).join("; ");
-      byId("summary").textContent = `${answer.running.length} under way, ${answer.waiting.length} waiting, ${answer.free_workers} free workers. ${limits}`;
+      byId("summary").textContent = `${answer.running.length} under way, ${answer.waiting.length} waiting, ${count(answer.free_workers, "free worker")}. ${limits}`;
     },
   },
   "/schedules": {

@@ -40,6 +40,7 @@ function drawRun() {
     ...fact("ansible-core", run.versions.ansible_core ?? ""), ...fact("Python", run.versions.python ?? ""),
   );
   byId("at").textContent = run.at;
+  byId("sentence").className = ["failed", "lost"].includes(run.status) ? "message wrong" : "message";
   byId("sentence").hidden = !run.sentence;
   byId("sentence").textContent = run.sentence;
   byId("report").hidden = !over();
@@ -69,7 +70,8 @@ function addDiff(event) {
   byId("changes").hidden = false;
   byId("change-count").textContent = diffs > MOST_DIFFS ? `${diffs}, of which ${MOST_DIFFS} are shown` : diffs;
   if (diffs > MOST_DIFFS) return;
-  const lines = event.diff.split("\n").map((line) => element("span", { class: line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : "" }, `${line}\n`));
+  const kind = (line) => (/^(\+\+\+|---) |^@@ /.test(line) ? "quiet" : line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : "");
+  const lines = event.diff.split("\n").map((line) => element("span", { class: kind(line) }, `${line}\n`));
   byId("diffs").append(element("details", { class: "failure changed", open: diffs <= 3 },
     element("summary", {}, element("strong", {}, event.host), ` · ${event.task} `, element("span", { class: "quiet" }, event.path ?? "")),
     element("pre", { tabIndex: 0 }, ...lines)));

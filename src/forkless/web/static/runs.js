@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
-import { boot, byId, element, listen, span, time, took } from "./dom.js";
+import { boot, byId, count, element, listen, span, time, took } from "./dom.js";
 
 const rows = new Map();
 let heard = performance.now();
 let shown = boot();
 
 function cells(run) {
-  const count = run.failures ? element("span", { class: "bad" }, run.failures) : "";
+  const failures = run.failures ? element("span", { class: "bad" }, run.failures) : "";
   const progress = element("td", { class: "progress" });
   if (run.status === "running") {
-    progress.append(element("progress", { "aria-label": `run ${run.id} is running` }), `${run.tasks} tasks · ${run.ok} ok`);
-  } else if (run.tasks) progress.append(`${run.tasks} tasks · ${run.ok} ok · ${run.changed} changed`);
+    progress.append(element("progress", { "aria-label": `run ${run.id} is running` }), `${count(run.tasks, "task")} · ${run.ok} ok`);
+  } else if (run.tasks) progress.append(`${count(run.tasks, "task")} · ${run.ok} ok · ${run.changed} changed`);
   else if (run.sentence) progress.append(run.sentence);
   const title = element("td", { class: "title" }, element("a", { href: `/runs/${run.id}` }, run.title));
   if (run.at || run.check) title.append(element("small", {}, [run.check ? "check" : "", run.at].filter(Boolean).join(" · ")));
@@ -22,7 +22,7 @@ function cells(run) {
     element("td", { "data-label": "by" }, run.created_by),
     element("td", { class: "number", "data-label": "hosts" }, run.hosts || ""),
     progress,
-    element("td", { class: "number", "data-label": "failures" }, count),
+    element("td", { class: "number", "data-label": "failures" }, failures),
     element("td", { class: "number took", "data-label": "took" }, span(took(run, heard))),
     element("td", {}, time(run.created)),
   ];

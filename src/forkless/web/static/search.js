@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // Search in the output of one run: the page has only the end of a long log, the server has all of it.
-import { byId, element, send, tell } from "./dom.js";
+import { byId, count as counted, element, send, tell } from "./dom.js";
 
 const MOST = 200;
 
@@ -25,7 +25,7 @@ export function search(run) {
     const end = many + MOST;
     more.hidden = true;
     while (next !== null && many < end) {
-      count.textContent = `${many} lines, searching …`;
+      count.textContent = `${counted(many, "line")}, searching …`;
       const answer = await send("GET", `/api/runs/${run}/search?${new URLSearchParams({ text, after: next })}`);
       if (mine !== turn) return; // another search was begun meanwhile
       many += answer.lines.length;
@@ -33,7 +33,7 @@ export function search(run) {
       list.append(...answer.lines.map((one) => element("li", {}, element("span", { class: "quiet" }, [one.host, one.task].filter(Boolean).join(" · ")), element("pre", {}, ...marked(one.text)))));
       list.hidden = many === 0;
     }
-    count.textContent = many === 1 ? "1 line" : `${many} lines${next === null ? "" : " so far"}`;
+    count.textContent = `${counted(many, "line")}${next === null ? "" : " so far"}`;
     more.hidden = next === null;
   }
 

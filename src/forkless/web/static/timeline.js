@@ -114,9 +114,10 @@ export class Timeline {
       if (y(row) >= HEAD - ROW / 2 && y(row) < height) pen.fillText(name.length > 17 ? `${name.slice(0, 16)}…` : name, 8, y(row) + ROW / 2);
     }
     const whole = this.end - this.begin;
-    for (let tick = 0; tick <= 4; tick++) {
-      pen.textAlign = tick === 4 ? "right" : "left";
-      pen.fillText(tick ? span((whole * tick) / 4) : "0", this.x(this.begin + (whole * tick) / 4, width), 9);
+    const ticks = width < 500 ? 2 : 4;
+    for (let tick = 0; tick <= ticks; tick++) {
+      pen.textAlign = tick === ticks ? "right" : "left";
+      pen.fillText(tick ? span((whole * tick) / ticks) : "0", this.x(this.begin + (whole * tick) / ticks, width), 9);
     }
     pen.textAlign = "left";
   }
