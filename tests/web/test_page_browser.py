@@ -230,6 +230,28 @@ def look(opened, path):
     return [f"{path}: {one}" for one in broken] + ([f"{path} is {wide} wide"] if wide > 375 else [])
 
 
+def test_a_job_that_outlives_its_run_is_seen_asked_and_ended_on_its_host(tab, page, project):
+    start(tab, "durable.yml")
+    tab.locator("#state", has_text="successful").wait_for()
+    client = page.program()
+    job = client.get("/api/hosts/jobs", params={"host": "web3"}).json()["jobs"][0]
+    assert (job["job_name"], job["state"], job["run"], job["project"]) == ("rebuild", "", None, project.name)
+    tab.goto(f"{page.address}/host?name=web3")
+    shown = tab.locator("#jobs .job")
+    assert "the host was not asked yet" in shown.inner_text()
+    try:
+        tab.get_by_role("button", name="Ask the host: rebuild").click()
+        shown.locator(".state", has_text="running").wait_for()
+    finally:
+        tab.get_by_role("button", name="End the job: rebuild").click()
+        tab.get_by_text("Really end it?").click()
+        shown.locator(".state", has_text="killed").wait_for()
+    number = client.get("/api/hosts/jobs", params={"host": "web3"}).json()["jobs"][0]["run"]
+    assert client.get(f"/api/runs/{number}").json()["title"] == "kill of job rebuild on web3"
+    unknown = client.post(f"/api/hosts/jobs/{'0' * 16}/kill", params={"host": "web3"})
+    assert (unknown.status_code, "no such job" in unknown.text) == (422, True)
+
+
 def test_the_list_fills_by_itself(tab, page):
     client = page.program()
     number = client.post("/api/runs", json={"playbook": "site.yml", "inventory": "hosts.ini"}).json()["id"]

@@ -64,6 +64,18 @@ def test_a_login_from_another_site_is_refused(team):
         assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
 
 
+def test_a_session_of_the_token_ends_at_logout(page):
+    client = page.browser()
+    cookies = dict(client.cookies)
+    csrf = re.search(r'name="forkless-csrf" content="(\w+)"', client.get("/").text)[1]
+    answer = client.post("/api/me/logout", headers={"origin": page.address, "x-forkless-csrf": csrf})
+    assert (answer.status_code, "Max-Age=0" in answer.headers["set-cookie"]) == (200, True)
+    assert (
+        page.stranger(cookie="; ".join(f"{name}={value}" for name, value in cookies.items())).get("/").status_code
+        == 401
+    )
+
+
 def test_a_change_needs_what_only_our_page_has(team):
     client = team.person("olga")
     for wrong in (
@@ -81,6 +93,7 @@ def test_a_change_needs_what_only_our_page_has(team):
         ("POST", "/api/runs", "operator"), ("DELETE", "/api/schedules/none", "operator"), ("POST", "/api/preview", "operator"),
         ("GET", "/api/users", "admin"), ("GET", "/users", "admin"), ("POST", "/api/users", "admin"), ("GET", "/api/audit", "admin"),
         ("DELETE", "/api/tokens/999999", "admin"), ("DELETE", "/api/users/nobody", "admin"),
+        ("POST", f"/api/hosts/jobs/{'0' * 16}/kill?host=web1", "operator"), ("GET", "/api/hosts/jobs?host=web1", "viewer"),
     ],
 )  # fmt: skip
 def test_a_role_may_what_it_may_and_no_more(team, method, path, least):
@@ -226,6 +239,8 @@ def test_only_the_proxy_that_knows_the_secret_may_say_who_somebody_is(team):
     assert team.stranger(**vouched | {"x-forkless-proxy-secret": "guess"}).get("/api/me").status_code == 401
     assert team.stranger(**{"x-remote-user": "petra"}).get("/api/me").status_code == 401
     assert team.stranger(**vouched | {"x-remote-user": "unknown"}).get("/api/me").status_code == 401
+    twice = [*vouched.items(), ("x-remote-user", "ada")]  # a proxy that adds the header to one of the reader
+    assert team.stranger().get("/api/me", headers=twice).status_code == 400
 
 
 def test_a_look_at_the_hosts_evaluates_nothing_of_an_operator_and_finds_no_secret_of_the_page(team, project, tmp_path):

@@ -183,36 +183,6 @@ def test_a_schedule_is_made_paused_and_removed(page):
     assert client.get("/api/schedules").json()["schedules"] == []
 
 
-def test_a_job_that_outlives_its_run_is_seen_asked_and_ended_on_its_host(page, page_database):
-    client = page.program()
-
-    def the_job():
-        return client.get("/api/hosts/jobs", params={"host": "web3"}).json()["jobs"][0]
-
-    def ask(operation):
-        answer = client.post(f"/api/hosts/jobs/{the_job()['id']}/{operation}", params={"host": "web3"})
-        assert answer.status_code == 201, answer.text
-        page_database.wait_for(answer.json()["id"], "successful", "failed", "lost")
-        return the_job()
-
-    assert client.get("/api/hosts/jobs", params={"host": "web3"}).json()["jobs"] == []
-    number = start(client, "durable.yml")
-    finished(client, number)
-    found = the_job()
-    assert (found["job_name"], found["state"], found["run"]) == ("rebuild", "", None)
-    assert client.get("/host", params={"name": "web3"}).text.count("rebuild") == 1
-    try:
-        assert ask("status")["state"] == "running"
-    finally:
-        found = ask("kill")
-    assert found["state"] == "killed", found
-    title = client.get(f"/api/runs/{found['run']}").json()["title"]
-    assert title == "kill of job rebuild on web3"
-    assert ask("output")["state"] == "killed"
-    unknown = client.post(f"/api/hosts/jobs/{'0' * 16}/kill", params={"host": "web3"})
-    assert (unknown.status_code, "no such job" in unknown.text) == (422, True)
-
-
 def test_the_commands_use_a_server_instead_of_the_database(page, two, monkeypatch, capsys):
     monkeypatch.setenv("FORKLESS_SERVER", page.address)
     monkeypatch.setenv("FORKLESS_TOKEN", page.token)

@@ -115,6 +115,9 @@ class Access:
             del self._sessions[next(iter(self._sessions))]
         return session
 
+    def end_session(self, session: str) -> None:
+        self._sessions.pop(session, None)
+
     # -- who it is --------------------------------------------------------------------------------------------------
 
     async def identify(self, headers: dict[str, str]) -> Identity | None:
@@ -182,9 +185,11 @@ class AccessMiddleware:
             return
         send = self._guarded(send)
         headers: dict[str, str] = {}
+        login = self._access.login
+        once = (PROXY_SECRET_HEADER, "host", "authorization", login.proxy_header.lower() if login is not None else "")
         for name, value in scope["headers"]:
             key = name.decode("latin-1").lower()
-            if key in headers and key in (PROXY_SECRET_HEADER, "host", "authorization"):
+            if key in headers and key in once:
                 await self._answer(scope, send, 400, f"the header {key} is there twice")
                 return
             headers[key] = value.decode("latin-1")

@@ -105,6 +105,7 @@ def _add_own(router: APIRouter, page: "PageApp") -> None:
         if who.session and access.login is not None:
             await accounts.end_session(who.session)
             await accounts.note(who.name, "logout")
+        access.end_session(who.session)
         response.headers["set-cookie"] = access.set_cookie("")
         return DoneAnswer()
 

@@ -3,6 +3,7 @@
 
 # Evaluated at run time by pydantic: no `from __future__ import annotations`.
 import datetime as dt
+import functools
 import os
 import re
 import shlex
@@ -37,6 +38,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\
 # Where a worker unpacks a project (queue/attempt.py): the folder is named by the first 32 digits of its hash or commit.
 _UNPACKED = re.compile(r"/[^\s\"'\\:,]*/[0-9a-f]{32}/project(?:/|(?![\w.-]))")
 _MOST_TEXT = 20_000
+_MOST_NAME = 200
 _RESULTS = {
     "runner_on_ok": "ok", "runner_on_failed": "failed", "runner_on_unreachable": "unreachable", "runner_on_skipped": "skipped",
     "runner_on_start": "running",
@@ -50,12 +52,20 @@ _WITH_A_TASK = frozenset({*_RESULTS, "runner_on_output", "runner_on_file_diff"})
 
 def plain(text: str, project: Mapping[str, object] | None = None) -> str:
     """Text without escape sequences and without the folder that the project lay in on a worker."""
-    text = _UNPACKED.sub("", _ESCAPES.sub("", text))
     root = str(project["path"]).rstrip("/") if project is not None and project.get("kind") == "folder" else ""
+    return _plain_name(text, root) if len(text) <= _MOST_NAME else _plain(text, root)
+
+
+def _plain(text: str, root: str) -> str:
+    text = _UNPACKED.sub("", _ESCAPES.sub("", text))
     if root:
         text = text.replace(root + "/", "")
         text = re.sub(re.escape(root) + r"(?![\w.-]*[\w-])", lambda _: os.path.basename(root), text)
     return text
+
+
+# Names of hosts and tasks come again with each event.
+_plain_name = functools.lru_cache(maxsize=8192)(_plain)
 
 
 class ErrorAnswer(BaseModel):

@@ -36,6 +36,7 @@ _SHARED_FOR = 0.2
 _BATCHES = 2
 # A page that is further behind than this is sent no text for the log: it shows the end of it only.
 _FAR_BEHIND = 20_000
+_PASSING = ("runner_on_start", "runner_on_output")
 # Seconds after which a reader is asked for its permission again.
 _ASK_AGAIN = 5.0
 
@@ -200,11 +201,9 @@ class StreamReaders:
 
 
 def _events(found: list[Event], project: Mapping[str, object], *, brief: bool) -> list[RunEvent]:
-    made = [RunEvent.of(event, project, brief=brief) for event in found]
-    if not brief:
-        return made
-    # The start of a task and its live output say nothing to a page that is far behind; the last one keeps the place.
-    return [one for one in made if one is made[-1] or (one.state != "running" and one.event != "runner_on_output")]
+    # The start of a task and its live output say nothing to a page that is far behind; the last event keeps the place.
+    kept = [one for one in found[:-1] if one.event not in _PASSING] + found[-1:] if brief else found
+    return [RunEvent.of(event, project, brief=brief) for event in kept]
 
 
 async def _waited(event: asyncio.Event) -> object:
