@@ -335,3 +335,14 @@ def test_the_playbook_command_splits_hosts_over_processes(project):
         cwd=project, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (refused.returncode, refused.stderr) == (2, "forkless playbook: --report does not go with --slices\n")
+
+
+def test_a_run_whose_files_find_no_place_on_the_worker_says_so(url, database, workers, project, tmp_path):
+    # A file where the worker's folder is to be: for root no folder is read-only, and a full disk takes the same way.
+    (tmp_path / "work0").write_text("")
+    (project / "site.yml").write_text("- hosts: all\n  gather_facts: false\n")
+    number = launch(url, project)
+    workers.start()
+    database.wait_for(number, "failed")
+    told = database.one("SELECT sentence FROM forkless.run WHERE id = %s", number)
+    assert told == "the worker could not carry the run out: Not a directory"

@@ -141,6 +141,10 @@ class Attempt:
             result = ("canceled", 254, str(err)) if self._stopping else ("failed", 250, str(err))
         except ForklessError as err:
             result = ("failed", 250, str(err))
+        except OSError as err:  # a full disk, for example
+            log.exception("run %d could not be carried out", self.run_id)
+            what = err.strerror or type(err).__name__
+            result = ("failed", 250, f"the worker could not carry the run out: {what}")
         except Exception as err:  # after any error, the run must end in the database
             log.exception("run %d could not be carried out", self.run_id)
             result = ("failed", 250, f"the worker could not carry the run out: {type(err).__name__}")

@@ -5,12 +5,14 @@ import { byId, element, link, onClick, send, state, time } from "./dom.js";
 const name = new URLSearchParams(location.search).get("name");
 const host = `host=${encodeURIComponent(name)}`;
 const open = new Set();
+const sure = new Set(); // jobs whose end was asked for once
 let last = "";
 
 function button(job, operation, text, kind) {
-  const made = element("button", { class: kind, disabled: job.asking !== null, "aria-label": `${text}: ${job.job_name}` }, text);
+  const made = element("button", { class: kind, disabled: job.asking !== null, "aria-label": `${text}: ${job.job_name}` }, operation === "kill" && sure.has(job.id) ? "Really end it?" : text);
   onClick(made, async () => {
-    if (operation === "kill" && !made.dataset.sure) { made.dataset.sure = "yes"; made.textContent = "Really end it?"; made.disabled = false; return; }
+    if (operation === "kill" && !sure.has(job.id)) { sure.add(job.id); made.textContent = "Really end it?"; made.disabled = false; return; }
+    sure.delete(job.id);
     if (operation === "output") open.add(job.id);
     await send("POST", `/api/hosts/jobs/${job.id}/${operation}?${host}`);
     await look();
