@@ -48,6 +48,10 @@ def test_a_run_is_started_watched_and_cancelled(tab):
     tab.locator("#state", has_text="canceled").wait_for()
     tab.get_by_role("button", name="Relaunch", exact=True).wait_for()
     assert tab.locator("#now").is_hidden()
+    tab.locator("#grid").focus()
+    for _ in range(2):
+        tab.keyboard.press("ArrowRight")
+    assert "wait long (long.yml:6): stopped with the run" in tab.locator("#cell").inner_text()
     tab.get_by_role("link", name="Runs").click()
     tab.locator("#rows tr").first.locator(".state", has_text="canceled").wait_for()
 
@@ -182,17 +186,18 @@ def test_a_long_run_on_a_slow_line_is_whole_and_only_what_is_seen_is_drawn(tab, 
     tab.locator("#found-count", has_text="120 lines").wait_for()
 
 
-def test_axe_finds_nothing_and_every_page_fits_a_phone(browser, team, page_database):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_and_every_page_fits_a_phone(browser, team, page_database, scheme):
     if not AXE.exists():
         pytest.skip("missing: axe-core (tests/prepare.py fetches it with npm)")
     numbers = page_database.all("SELECT id FROM forkless.run WHERE status = 'failed' ORDER BY id LIMIT 1")
     # The policy of the pages would not let axe in; it changes nothing that axe looks at.
-    context = browser.new_context(viewport={"width": 375, "height": 800}, bypass_csp=True)
+    context = browser.new_context(viewport={"width": 375, "height": 800}, color_scheme=scheme, bypass_csp=True)
     try:
         opened = context.new_page()
         opened.set_default_timeout(PATIENCE * 1000)
         opened.goto(team.address + "/")
-        found = look(opened, "/login")
+        found = look(opened, "/login", scheme)
         opened.get_by_label("Name").fill("ada")
         opened.get_by_label("Password").fill(PASSWORD)
         opened.get_by_role("button", name="Log in").click()
@@ -214,20 +219,19 @@ def test_axe_finds_nothing_and_every_page_fits_a_phone(browser, team, page_datab
             *runs,
         ):
             opened.goto(team.address + path)
-            found += look(opened, path)
+            found += look(opened, path, scheme)
         assert found == []
     finally:
         context.close()
 
 
-def look(opened, path):
-    """What is wrong with a page: all rules in the light, and in the dark those about colours, which nothing else depends on."""
-    opened.emulate_media(color_scheme="light")
+def look(opened, path, scheme):
+    """What is wrong with a page: by all rules in the light, and in the dark by those about colours, which the others do not depend on."""
     opened.add_script_tag(content=AXE.read_text())  # read here: Playwright would leave a thread behind
-    told = "(found) => found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).slice(0, 2).join(' ')}`)"
-    broken = opened.evaluate(f"async () => ({told})(await axe.run())")
-    opened.emulate_media(color_scheme="dark")
-    broken += opened.evaluate(f"async () => ({told})(await axe.run({{ runOnly: ['cat.color'] }}))")
+    broken = opened.evaluate(
+        "async (rules) => (await axe.run(rules)).violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).slice(0, 2).join(' ')}`)",
+        {"runOnly": ["cat.color"]} if scheme == "dark" else {},
+    )
     wide = opened.evaluate("document.documentElement.scrollWidth")
     return [f"{path}: {one}" for one in broken] + ([f"{path} is {wide} wide"] if wide > 375 else [])
 

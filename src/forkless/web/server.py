@@ -191,12 +191,12 @@ def _wait_for_workers(supervisor: Supervisor, thread: threading.Thread, ending: 
         if ending.terminated is not None and now > ending.terminated + shutdown_after:
             supervisor.stop_at_least(2)
         if supervisor.stops < 2:
-            sentence = "waiting for the current run to end"
+            sentence = "waiting for the workers and their runs to end"
             sentence += f", {shutdown_after:g} s at most" if ending.terminated is not None else ""
-            sentence += "; Ctrl-C or SIGTERM again stops it"
+            sentence += "; Ctrl-C or SIGTERM again stops them"
         elif supervisor.stops == 2:
             handed_back = handed_back or now
-            sentence = "stopping the current run: it begins again elsewhere if it was launched with retries"
+            sentence = "stopping the runs under way: one that was launched with retries begins again elsewhere"
             if now > handed_back + _HAND_BACK:
                 supervisor.stop_at_least(3)
         else:

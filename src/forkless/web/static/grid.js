@@ -8,7 +8,7 @@ const HEAD = 6;
 export function palette() {
   const style = getComputedStyle(document.documentElement);
   const read = (name) => style.getPropertyValue(`--${name}`).trim();
-  return Object.fromEntries(["ok", "changed", "failed", "unreachable", "ignored", "skipped", "running", "text", "panel", "accent"].map((one) => [one, read(one)]));
+  return Object.fromEntries(["ok", "changed", "failed", "unreachable", "ignored", "skipped", "running", "canceled", "text", "panel", "accent"].map((one) => [one, read(one)]));
 }
 
 export class Grid {
@@ -17,7 +17,7 @@ export class Grid {
     this.canvas = box.querySelector("canvas"); this.room = box.querySelector(".room");
     this.hosts = new Map(); this.tasks = new Map(); this.taskNames = []; this.hostNames = [];
     this.states = []; // by host, then by task
-    this.cursor = null; this.waiting = false; this.names = 120;
+    this.cursor = null; this.waiting = false; this.names = 120; this.ended = false; // when the run has ended, nothing of it runs
     box.addEventListener("scroll", () => this.soon());
     new ResizeObserver(() => this.soon()).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.colours = null; this.soon(); });
@@ -66,7 +66,7 @@ export class Grid {
       const y = HEAD + row * CELL - box.scrollTop;
       const states = this.states[row];
       for (let column = firstColumn; column < lastColumn; column++) {
-        const colour = this.colours[states[column]];
+        const colour = this.colours[this.ended && states[column] === "running" ? "canceled" : states[column]];
         if (!colour) continue;
         const x = this.names + column * CELL - box.scrollLeft;
         pen.fillStyle = colour;
@@ -94,7 +94,7 @@ export class Grid {
   tell(host, task) {
     if (host < 0 || task < 0 || host >= this.hostNames.length || task >= this.taskNames.length) return;
     this.cursor = { host, task };
-    this.line.textContent = `${this.hostNames[host]} · ${this.taskNames[task]}: ${this.states[host][task] ?? "not run"}`;
+    this.line.textContent = `${this.hostNames[host]} · ${this.taskNames[task]}: ${this.ended && this.states[host][task] === "running" ? "stopped with the run" : this.states[host][task] ?? "not run"}`;
     this.soon();
   }
 

@@ -46,7 +46,11 @@ function drawRun() {
   byId("report").hidden = !over();
   byId("compare").hidden = !over() || !run.relaunch_of;
   byId("compare").href = `/compare?first=${run.relaunch_of}&second=${run.id}`;
-  if (over()) { running.clear(); drawRunning(); }
+  if (over()) {
+    running.clear(); drawRunning();
+    grid.ended = timeline.ended = true;
+    grid.soon(); timeline.soon();
+  }
   if (!byId("cancel")) return;
   byId("cancel").hidden = over();
   byId("cancel").disabled = run.stopping;

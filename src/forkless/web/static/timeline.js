@@ -13,7 +13,7 @@ export class Timeline {
     this.canvas = box.querySelector("canvas"); this.room = box.querySelector(".room");
     this.spans = []; this.hosts = new Map(); this.hostNames = []; this.open = new Map(); this.tasks = new Map();
     this.ofHost = []; this.ofLane = []; // the numbers of the spans in each row: a drawing looks at the rows that are seen only
-    this.lanes = 0; this.free = []; this.byHost = true; this.begin = null; this.end = 0; this.cursor = -1; this.waiting = false;
+    this.lanes = 0; this.free = []; this.byHost = true; this.begin = null; this.end = 0; this.cursor = -1; this.waiting = false; this.ended = false;
     box.addEventListener("scroll", () => this.soon());
     new ResizeObserver(() => this.soon()).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.colours = null; this.soon(); });
@@ -87,7 +87,7 @@ export class Timeline {
       const top = y(this.rowOf(one));
       const left = this.x(one.start, width);
       drawn += 1;
-      pen.fillStyle = this.colours[one.state];
+      pen.fillStyle = this.colours[this.ended && one.state === "running" ? "canceled" : one.state];
       pen.fillRect(left, top + 3, Math.max(1, this.x(end, width) - left - 0.5), ROW - 6);
       if (!chosen) return;
       pen.strokeStyle = this.colours.text; pen.lineWidth = 2;
