@@ -230,7 +230,12 @@ def look(opened, path, scheme):
     opened.add_script_tag(content=AXE.read_text())  # read here: Playwright would leave a thread behind
     broken = opened.evaluate(
         "async (rules) => (await axe.run(rules)).violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).slice(0, 2).join(' ')}`)",
-        {"resultTypes": ["violations"]} | ({"runOnly": ["cat.color"]} if scheme == "dark" else {}),
+        {"resultTypes": ["violations"]}
+        | (
+            {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
+            if scheme == "dark"
+            else {}
+        ),
     )
     wide = opened.evaluate("document.documentElement.scrollWidth")
     return [f"{path}: {one}" for one in broken] + ([f"{path} is {wide} wide"] if wide > 375 else [])
