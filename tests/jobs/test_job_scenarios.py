@@ -10,8 +10,9 @@ import signal
 import subprocess
 
 import pytest
+import yaml
 
-from jobs_controller import role, until
+from jobs_controller import SOURCE, role, until
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900)]
 
@@ -157,6 +158,24 @@ def test_scenario_03_goes_on_waiting_after_the_controller_was_killed(play):
     assert play("scenario_03_wait_loop", wait_delay=1) == "wait_loop_task is over, rc 0"
     assert jid
     assert not (controller.folder / ".ansible_async_state" / play.host / "wait_loop_task.json").exists()
+
+
+@HERE
+def test_scenario_03_asks_fifteen_times_every_two_seconds_unless_told_otherwise(play):
+    controller = play.controller
+    book = SOURCE / "ansible_collections/forkless/core/playbooks/scenario_03_wait_loop.yml"
+    [told] = yaml.safe_load(book.read_text())
+    assert {"wait_retries": 15, "wait_delay": 2, "job_seconds": 20}.items() <= told["vars"].items()
+    command = controller.command("forkless.core.scenario_03_wait_loop", target_hosts="here", job_seconds=3600)
+    with subprocess.Popen(
+        command, cwd=controller.folder, env=controller.environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL, text=True,
+    ) as first:  # fmt: skip
+        try:
+            line = next((line for line in first.stdout if "RETRYING" in line), "it did not wait")
+        finally:
+            first.kill()
+    assert line == "FAILED - RETRYING: [here]: Wait until it is over (15 retries left).\n"
 
 
 @HERE

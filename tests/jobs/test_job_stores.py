@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from forkless import ConflictError, SpecError, StoreError, UnknownStoreError, jobs
+from jobs_controller import SOURCE
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -107,6 +111,54 @@ def test_of_forty_racing_claims_exactly_one_wins(store_url):
     store = jobs.open_store(store_url)
     assert jobs.JobRegistry(store).newest(jobs.Key("h", "race")).claim["token"] == tokens[0]
     store.close()
+
+
+CLAIMANT = """
+import sys
+from forkless import ConflictError, jobs
+url, claimant, *names = sys.argv[1:]
+first, second = (jobs.Key("web1", name) for name in names)
+registry = jobs.JobRegistry(jobs.open_store(url))
+registry.claim(first, lease=3000, claimant=claimant)
+print("held", flush=True)
+sys.stdin.readline()
+try:
+    registry.claim(second, lease=3000, claimant=claimant)
+    for key in (first, second):
+        registry.save(key, "j1.1", slot=jobs.slot_of("/", key, registry.newest(key).claim["token"]))
+    print("went on", flush=True)
+except ConflictError as error:
+    print("gave way:", error, flush=True)
+registry.store.close()
+"""
+
+
+@pytest.mark.spawns
+def test_of_two_processes_that_wait_for_each_other_one_gives_way_and_the_other_goes_on(kind, store_url):
+    environ = os.environ | {"PYTHONPATH": str(SOURCE)}
+    if kind[0] == "queue":
+        environ["FORKLESS_DATABASE"] = kind[1].url
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", CLAIMANT, store_url, f"web1/{play}", *names], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ,
+        )
+        for play, names in (("play a", ["dump", "rebuild"]), ("play b", ["rebuild", "dump"]))
+    ]  # fmt: skip
+    try:
+        for one in both:
+            assert one.stdout.readline() == "held\n"
+        for one in both:
+            one.stdin.write("go\n")
+            one.stdin.flush()
+        said = [one.communicate(timeout=200)[0] for one in both]
+    finally:
+        for one in both:
+            one.kill()
+            one.wait()
+    assert said[0] == "went on\n"
+    assert said[1].startswith("gave way: ")
+    assert "which waits for job 'rebuild' on web1, which is claimed here" in said[1]
 
 
 def test_an_unknown_store_is_refused_by_name():

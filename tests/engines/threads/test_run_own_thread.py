@@ -152,11 +152,63 @@ def test_cancel_ends_a_run_that_blocks_in(project, where):
     wait_for(lambda: not alive(pidfile))
 
 
-@pytest.mark.matrix_ends
-def test_its_time_limit_ends_a_run_that_blocks_in_its_inventory(project):
-    (tasks, more), pidfile = blocked(project, "inventory script")
-    result = project.start(tasks, timeout=3, **more).wait(SOON)
-    assert result.status is forkless.Status.TIMEOUT
+@pytest.mark.parametrize(
+    "where", [pytest.param(where, marks=[pytest.mark.matrix_ends] * (where == WHERE[0])) for where in WHERE]
+)
+def test_its_time_limit_ends_a_run_that_blocks_in(project, where):
+    (tasks, more), pidfile = blocked(project, where)
+    for limit in (1, 5, 25, 125):
+        result = project.start(tasks, timeout=limit, **more).wait(limit + SOON)
+        assert result.status is forkless.Status.TIMEOUT, result.stdout
+        wait_for(lambda: not alive(pidfile))
+        if pidfile.exists():
+            break  # otherwise the machine was too slow to come that far in time
+    assert pidfile.exists()
+
+
+INVENTORY = """
+from ansible.plugins.inventory import BaseInventoryPlugin
+class InventoryModule(BaseInventoryPlugin):
+    NAME = 'blocks'
+    def verify_file(self, path): return True
+    def parse(self, inventory, loader, path, cache=True): pass
+"""
+# What blocks is the import of the file, which the run's own thread does.
+WHILE_IMPORTED = {
+    "vars": "vars_plugins/blocks.py",
+    "callback": "callback_plugins/blocks.py",
+    "inventory": "inventory_plugins/blocks.py",
+    "strategy": "strategy_plugins/blocks.py",
+}
+
+
+@pytest.mark.parametrize("kind", WHILE_IMPORTED)
+def test_a_plugin_that_blocks_while_the_runs_own_thread_imports_it_stops_no_other_run_and_is_ended(
+    project, projects, kind
+):
+    program, pidfile = blocking_program(project)
+    plugin = {
+        "vars": VARS.format(program="true"),
+        "callback": CALLBACK.format(method="v2_playbook_on_start", block="pass"),
+        "inventory": INVENTORY,
+        "strategy": STRATEGY.format(program="true"),
+    }[kind]
+    project.write(WHILE_IMPORTED[kind], plugin + f"\nimport subprocess\nsubprocess.call([{program!r}])\n")
+    more = {"head": "strategy: blocks\n"} if kind == "strategy" else {}
+    # The environment is one and the same for all runs, so that none waits for its turn.
+    environ = {"ANSIBLE_INVENTORY_ENABLED": "blocks,ini"} if kind == "inventory" else {}
+    environ |= {f"ANSIBLE_{kind.upper()}_PLUGINS": str(project.folder / f"{kind}_plugins")} if more or environ else {}
+    run = project.start("- debug: {msg: hi}\n", limit="h1", env=environ, **more)
+    try:
+        wait_for(lambda: pidfile.exists() or run._result is not None)
+        assert run._result is None, run.wait().stdout
+        if kind != "inventory":  # every run with this setting imports it, and blocks
+            other = projects("other").start("- debug: {msg: hi}\n", limit="h1", env=environ)
+            assert other.wait(SOON).rc == 0
+            assert run._result is None, run.wait().stdout
+    finally:
+        run.cancel()
+    assert run.wait(SOON).status is forkless.Status.CANCELED
     wait_for(lambda: not alive(pidfile))
 
 

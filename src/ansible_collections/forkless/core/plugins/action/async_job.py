@@ -101,6 +101,12 @@ class ActionModule(ActionBase):
 
     def _loaded_anew(self, key, over, asked):
         """No job is wanted that there is; `over` is one that is to be forgotten, if there is one."""
+        # Before the claim: a name that is claimed for a job which cannot be started would be blocked for the lease.
+        prefix = self._command_prefix(key, asked)
+        result = self._claimed_or_not(key, over, asked)
+        return result if result["found"] else dict(result, command_prefix=prefix)
+
+    def _claimed_or_not(self, key, over, asked):
         if not asked["claim"] or self._task.check_mode:
             if over is not None and not self._task.check_mode:
                 self._remove(over, asked)
@@ -170,6 +176,14 @@ class ActionModule(ActionBase):
             # not lie where the next run would take it for the job.
             slot = seen["base"].rstrip("/") + "/forkless/check-mode"
         return dict(self._not_found(slot, newest, claim is not None), changed=claim is not None)
+
+    def _command_prefix(self, key, asked):
+        if not asked["limits"]:
+            return ""
+        seen = self._probe(op="limits", limits=asked["limits"])
+        if seen["why"]:
+            raise AnsibleError("%s cannot be given limits: %s" % (key, seen["why"]))
+        return seen["prefix"]
 
     def _save(self, asked):
         key = self._key(asked)
@@ -414,6 +428,7 @@ class ActionModule(ActionBase):
             "claimed": False,
             "adopted": record.adopted,
             "attempts": record.attempts,
+            "command_prefix": "",
             "save_time": record.save_time,
             "warnings": warnings,
         }
@@ -439,6 +454,7 @@ class ActionModule(ActionBase):
             "claimed": claimed,
             "adopted": False,
             "attempts": newest.attempts if claimed else [],
+            "command_prefix": "",
             "save_time": "",
         }
 

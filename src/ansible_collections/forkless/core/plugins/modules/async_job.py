@@ -83,6 +83,12 @@ options:
         it is started again. Needs O(claim). How each attempt ended is kept in the record.
     type: int
     default: 0
+  limits:
+    description:
+      - Properties of a systemd scope, by name, in which a job that is to be started gets its limits. The result's
+        C(command_prefix) is what to put before the job's command.
+    type: dict
+    default: {}
   states:
     description: States of the jobs to clean up.
     type: list
@@ -151,6 +157,11 @@ attempts:
   returned: when O(op=load)
   type: list
   elements: dict
+command_prefix:
+  description: The words before the command of a job that is to be started, which give it its O(limits); else empty.
+  returned: when O(op=load)
+  type: str
+  sample: /usr/bin/systemd-run --scope --quiet --collect --no-ask-password -p MemoryMax=1G --
 job:
   description: What has become of the job.
   returned: when O(op) is status, kill or output

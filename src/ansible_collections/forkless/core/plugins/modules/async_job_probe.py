@@ -19,7 +19,7 @@ options:
     description: What to do.
     type: str
     required: true
-    choices: [look, identify, status, kill, output, sweep]
+    choices: [look, identify, status, kill, output, sweep, limits]
   async_dir:
     description: Ansible's C(async_dir) for this host, as configured.
     type: str
@@ -77,6 +77,10 @@ options:
     description: How many bytes of output to show at most.
     type: int
     default: 1000000
+  limits:
+    description: Properties of a systemd scope, by name, for O(op=limits).
+    type: dict
+    default: {}
 attributes:
   check_mode:
     support: full
@@ -105,7 +109,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.forkless.core.plugins.module_utils import ending, jobs, processes, slots
+from ansible_collections.forkless.core.plugins.module_utils import ending, jobs, limits, processes, slots
 
 
 def main():
@@ -114,7 +118,7 @@ def main():
             "op": {
                 "type": "str",
                 "required": True,
-                "choices": ["look", "identify", "status", "kill", "output", "sweep"],
+                "choices": ["look", "identify", "status", "kill", "output", "sweep", "limits"],
             },
             "async_dir": {"type": "str", "default": "~/.ansible_async"},
             "folders": {"type": "list", "elements": "str", "default": []},
@@ -130,10 +134,14 @@ def main():
             "offset": {"type": "int", "default": 0},
             "tail": {"type": "int"},
             "limit": {"type": "int", "default": 1000000},
+            "limits": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
     try:
+        if module.params["op"] == "limits":
+            words, why = limits.prefix(module.params["limits"], module.run_command)
+            module.exit_json(changed=False, prefix=words, why=why)
         module.exit_json(**_answer(module.params, module.check_mode))
     except (OSError, RuntimeError) as error:
         module.fail_json(msg=str(error))
