@@ -328,6 +328,34 @@ def test_names_that_differ_only_in_capitals_do_not_share_a_record_unnoticed(regi
         registry.find(KEY)
 
 
+def test_playbooks_that_differ_only_in_capitals_do_not_share_a_record_unnoticed(registry, tmp_path):
+    registry.save(Key("web1", "rebuild", "Site"), "j1.1")
+    os.symlink(tmp_path / "state/web1/Site", tmp_path / "state/web1/site")
+    assert registry.find(Key("web1", "rebuild", "Site")).ansible_job_id == "j1.1"
+    with pytest.raises(StoreError, match="differ only in capitals"):
+        registry.find(Key("web1", "rebuild", "site"))
+
+
+@pytest.mark.parametrize("names", [("web1", "\ud800"), ("web\udcff1", "j"), ("web1", "j", "\ud800")])
+def test_a_name_that_is_not_unicode_is_refused(names):
+    with pytest.raises(SpecError, match="is not valid Unicode"):
+        Key(*names)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_lacks_is_refused_before_anything_is_written(registry, number):
+    with pytest.raises(SpecError, match="cannot be saved with this metadata"):
+        registry.save(KEY, "j1.1", metadata={"deep": [number]})
+    assert registry.find(KEY) is None
+
+
+def test_a_file_in_the_place_of_the_folder_is_an_error_and_never_no_jobs(tmp_path):
+    tmp_path.joinpath("state").write_text("")
+    registry = jobs.JobRegistry(jobs.open_store(f"file:{tmp_path}/state"))
+    with pytest.raises(StoreError, match="it is not a folder"):
+        registry.jobs()
+
+
 # -- claims
 
 

@@ -27,6 +27,8 @@ def segment(name: str, what: str) -> str:
         raise SpecError(f"the {what} is empty; give it a name that tells it from the others.")
     if "\0" in name:
         raise SpecError(f"the {what} {name!r} has a zero byte in it; no file system or server can keep that.")
+    if not _is_unicode(name):
+        raise SpecError(f"the {what} {name!r} is not valid Unicode: it has half of a surrogate pair in it.")
     safe = "".join(c if c in _PLAIN else "".join(f"%{byte:02X}" for byte in c.encode()) for c in name)
     if safe.startswith("."):  # would be "..", a hidden file, or one of the store's own files
         safe = "%2E" + safe[1:]
@@ -36,6 +38,14 @@ def segment(name: str, what: str) -> str:
             cut = cut[: cut.rindex("%")]
         safe = f"{cut}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
     return safe
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def digest(*names: str) -> str:

@@ -120,7 +120,8 @@ class Record:
         """
         The record as JSON, at this revision. Hand-written roles use the five fields after `format` as well.
 
-        ValueError if no reader would accept it: metadata that is nested too deeply, or text that is not Unicode.
+        ValueError if no reader would accept it: metadata that is nested too deeply, a number that JSON lacks (NaN), or text that is not
+        Unicode.
         """
         what = {
             "format": FORMAT,
@@ -140,7 +141,7 @@ class Record:
             "write": self.write,
         }
         try:
-            body = (json.dumps(what, indent=2, ensure_ascii=False, default=str) + "\n").encode()
+            body = (json.dumps(what, indent=2, ensure_ascii=False, default=str, allow_nan=False) + "\n").encode()
         except RecursionError:
             raise ValueError(_TOO_DEEP) from None
         except UnicodeEncodeError:

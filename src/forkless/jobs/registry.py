@@ -160,7 +160,8 @@ class JobRegistry:
                 f"the job record {self.store.place(stem)} cannot be understood: {error}. It is left as it is, and nothing "
                 "is started or saved under that name. Repair it; or, when you are sure that its job is over, move it away."
             ) from None
-        if key is not None and (record.key.host, record.key.job_name) != (key.host, key.job_name):
+        seen = record.key
+        if key is not None and seen != Key(key.host, key.job_name, key.playbook_name or seen.playbook_name):
             raise StoreError(
                 f"the job record {self.store.place(stem)} is about {record.key}, not about {key}: names that differ only "
                 "in capitals share a file here. Give one of the jobs another name."

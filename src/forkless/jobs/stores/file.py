@@ -48,6 +48,8 @@ class FileStore(RevisionLog):
 
     def revisions(self, host: str = "") -> dict[str, int | None]:
         with _told(self.folder, "be listed"):
+            if os.path.exists(self.folder) and not os.path.isdir(self.folder):
+                raise NotADirectoryError(errno.ENOTDIR, "it is not a folder")
             hosts = [host] if host else _entries(self.folder)
             return dict.fromkeys(sorted({stem for name in hosts for stem in self._stems_below(name, 2)}))
 

@@ -29,7 +29,10 @@ from forkless.engines.threads.patches.core_files import own_files
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CollectionModule", "PrivateModules", "here", "load_plugin"]
+__all__ = ["LIBRARIES", "CollectionModule", "PrivateModules", "here", "load_plugin"]
+
+# What the names of a project's libraries in sys.modules begin with; see `project_libraries`.
+LIBRARIES = "_forkless_libraries"
 
 # Attributes that importlib sets, with the same value in every worker.
 _OWN = frozenset(
@@ -122,6 +125,8 @@ class _Shared:
                 and name not in asking
                 # A module that runs in this process gets another AnsibleModule set for each task.
                 and ".plugins.modules." not in name
+                # What else a library's files import is not followed.
+                and not name.startswith(LIBRARIES)
                 and all(self._import_holds_none(entry, one, asking | {name}) for one in source.findings.imports)
             )
             self._verdicts[name] = known

@@ -9,6 +9,7 @@ modules, and the worker's private copies of collection modules, wherever and how
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -16,11 +17,17 @@ import logging
 import re
 import sys
 import types
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 from forkless.engines.threads import context
-from forkless.engines.threads.patches import collection_modules, stdlib_views, working_directory
+from forkless.engines.threads.patches import (
+    collection_modules,
+    process_defaults,
+    project_libraries,
+    stdlib_views,
+    working_directory,
+)
 from forkless.engines.threads.patches.stdlib_views import WorkerView
 
 __all__ = ["BUILTINS", "VIEWS"]
@@ -38,6 +45,11 @@ def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
         replaced = collection_modules.here().replaced
         if replaced and replaced.get(name, _GONE) is not _GONE:
             return replaced[name if fromlist else name.partition(".")[0]]
+        library = project_libraries.library_name(name)
+    else:
+        library = project_libraries.relative_name(name, (globals or {}).get("__package__") or "", level)
+    if library:
+        return project_libraries.import_library(library, fromlist or ())
     found = builtins.__import__(name, globals, locals, fromlist, level)
     top = name.partition(".")[0]
     if name == "os.path" and fromlist:
@@ -77,6 +89,9 @@ def import_module(name: str, package: str | None = None) -> object:
         if not package:
             raise TypeError(f"the 'package' argument is required to perform a relative import for {name!r}")
         name = importlib.util.resolve_name(name, package)
+    library = project_libraries.library_name(name)
+    if library:
+        return project_libraries.import_library(library)
     import_(name)
     return modules_view[name]
 
@@ -147,6 +162,14 @@ class _PluginSys(stdlib_views._SysView):
     @property
     def modules(self) -> object:
         return modules_view
+
+    @property
+    def path(self) -> list[str]:
+        return project_libraries.path()
+
+    @path.setter
+    def path(self, value: Sequence[str]) -> None:
+        project_libraries.set_path(value)
 
 
 class _Re(WorkerView):
@@ -221,6 +244,10 @@ VIEWS: dict[str, object] = {
     "sys": _PluginSys(sys),
     "time": stdlib_views.time_view,
 }
+with contextlib.suppress(ImportError):  # a Python without OpenSSL
+    import ssl
+
+    VIEWS["ssl"] = process_defaults.SslView(ssl)
 BUILTINS: dict[str, object] = {
     **vars(builtins),
     "__import__": import_,

@@ -9,6 +9,7 @@ installs and undoes them; a seam that only some minors need names them.
 from __future__ import annotations
 
 import collections
+import importlib.util
 
 from forkless import modules
 from forkless.engines.threads.network import patches as network
@@ -16,6 +17,7 @@ from forkless.engines.threads.patches import (
     collection_modules,
     plugin_loader,
     plugin_threads,
+    process_defaults,
     prompts,
     run_state,
     secret_masker,
@@ -356,6 +358,28 @@ SEAMS: tuple[Seam, ...] = (
         "ansible.module_utils.urls:urllib",
         "one request would be sent with the credentials, cookies and certificates of another",
         url_openers.urllib_of_each_thread,
+    ),
+    # -- defaults of the stdlib
+    Seam(
+        "socket:setdefaulttimeout",
+        "a plugin's default timeout is not that of the program",
+        process_defaults.set_default_timeout,
+    ),
+    Seam("socket:getdefaulttimeout", "as above", process_defaults.get_default_timeout),
+    Seam("socket:socket.__init__", "as above", process_defaults.new_socket),
+    Seam(
+        "urllib.request:install_opener",
+        "a plugin's opener, with its credentials, is not that of the program",
+        process_defaults.install_opener,
+    ),
+    Seam("urllib.request:urlopen", "as above", process_defaults.open_url),
+    *(
+        Seam(
+            "ssl:_create_default_https_context",
+            "a plugin that verifies no certificates does so for its own requests",
+            process_defaults.tls_context,
+        )
+        for _ in range(importlib.util.find_spec("_ssl") is not None)  # a Python may be built without OpenSSL
     ),
     # -- network devices
     Seam(

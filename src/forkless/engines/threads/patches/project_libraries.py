@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Libraries of a project: Python files in folders that its plugins add to `sys.path`.
+
+A forked worker changed its own `sys.path` and imported into its own `sys.modules`. Here two projects may each have a `helper.py`. So
+`sys.path` of a plugin's code is a list of its run. A module that is found in a folder which only this list names is imported as
+`_forkless_libraries.<digest of the folder>.<name>`, and like a module of a collection it is executed for each worker. The program's
+`sys.path` is unchanged, and it cannot import such a module by mistake.
+
+A folder of installed packages (site-packages) belongs to the machine, not to a project: it is appended to the program's `sys.path`, and what
+is found there is imported once, because packages with compiled parts often cannot be imported twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import types
+from typing import TYPE_CHECKING
+
+from forkless.engines.threads import context
+from forkless.engines.threads.patches import collection_modules, stdlib_views
+from forkless.engines.threads.patches.collection_modules import LIBRARIES, CollectionModule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["import_library", "library_name", "path", "relative_name", "set_path"]
+
+_INSTALLED = ("site-packages", "dist-packages")
+# ansible-core finds these by itself, or has imported them before any plugin.
+_NEVER = frozenset({"ansible", "ansible_collections", "forkless", *sys.stdlib_module_names})
+
+
+def path() -> list[str]:
+    """The `sys.path` of a plugin's code: the run's list, which begins as a copy of the program's."""
+    run_context = context.current()
+    if run_context is None:
+        return sys.path
+    own: list[str] = run_context.state.setdefault("sys.path", list(sys.path))
+    return own
+
+
+def set_path(value: Sequence[str]) -> None:
+    run_context = context.current()
+    if run_context is None:
+        sys.path = list(value)
+    else:
+        run_context.state["sys.path"] = list(value)
+
+
+def library_name(name: str) -> str:
+    """The name in `sys.modules` of a module that is in one of the run's own folders; "" for any other module."""
+    run_context = context.current()
+    own: list[str] | None = None if run_context is None else run_context.state.get("sys.path")
+    top = name.partition(".")[0]
+    if own is None or own == sys.path or top in _NEVER:
+        return ""
+    folders = [os.path.normpath(stdlib_views.os_view.path.abspath(entry)) for entry in own if isinstance(entry, str)]
+    added = [folder for entry, folder in zip(own, folders, strict=False) if entry not in sys.path]
+    for folder in added:
+        if os.path.basename(folder) in _INSTALLED and folder not in sys.path:
+            sys.path.append(folder)
+    if _is_installed(sys.modules.get(top)):
+        return ""
+    spec = importlib.machinery.PathFinder.find_spec(top, folders)
+    if spec is None:
+        return ""
+    package = spec.submodule_search_locations is not None
+    file = next(iter(spec.submodule_search_locations or ()), "") if package else spec.origin
+    folder = os.path.dirname(file or "")
+    if folder not in added or os.path.basename(folder) in _INSTALLED:
+        return ""
+    return f"{_root(folder)}.{name}"
+
+
+def relative_name(name: str, package: str, level: int) -> str:
+    """The absolute name of a relative import in a library; "" in any other file."""
+    if not package.startswith(f"{LIBRARIES}."):
+        return ""
+    return importlib.util.resolve_name("." * level + name, package)
+
+
+def import_library(name: str, fromlist: Sequence[str] = ("",)) -> object:
+    """Import `name`, which one of the functions above has returned, for the calling worker; returns what `__import__` returns."""
+    parts = name.split(".")
+    for last in range(3, len(parts) + 1):
+        module = _loaded(".".join(parts[:last]))
+    if not fromlist:
+        return _entry(".".join(parts[:3]))
+    entry = _entry(name)
+    if not collection_modules.is_package(entry):
+        return module
+    names = getattr(module, "__all__", ()) if "*" in fromlist else fromlist
+    for one in names:
+        if one and not hasattr(module, one):
+            try:
+                _loaded(f"{name}.{one}")
+            except ModuleNotFoundError as error:
+                if error.name != _plain(f"{name}.{one}"):
+                    raise
+    return entry
+
+
+def _loaded(name: str) -> object:
+    entry = _entry(name)
+    return collection_modules.here().load(entry) if type(entry) is CollectionModule else entry
+
+
+def _entry(name: str) -> types.ModuleType:
+    """The module in `sys.modules`; nothing of it is executed, unless it is not a Python file."""
+    found = sys.modules.get(name)
+    if found is not None:
+        return found
+    above, _, last = name.rpartition(".")
+    parent = _entry(above)
+    within = getattr(parent, "__path__", None)
+    spec = importlib.machinery.PathFinder.find_spec(name, within) if within is not None else None
+    if spec is None:
+        why = "" if within is not None else f"; {_plain(above)!r} is not a package"
+        raise ModuleNotFoundError(f"No module named {_plain(name)!r}{why}", name=_plain(name))
+    if isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+        made: types.ModuleType = CollectionModule(name)
+        made.__spec__, made.__loader__, made.__file__ = spec, spec.loader, spec.origin
+        made.__package__ = spec.parent
+        if spec.submodule_search_locations is not None:
+            made.__path__ = spec.submodule_search_locations
+        return sys.modules.setdefault(name, made)
+    made = importlib.util.module_from_spec(spec)
+    if spec.loader is not None:
+        spec.loader.exec_module(made)
+    found = sys.modules.setdefault(name, made)
+    if type(parent) is not CollectionModule:
+        setattr(parent, last, found)
+    return found
+
+
+def _root(folder: str) -> str:
+    """The package of all modules in that folder."""
+    sys.modules.setdefault(LIBRARIES, types.ModuleType(LIBRARIES))
+    name = f"{LIBRARIES}.{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
+    if name not in sys.modules:
+        made = types.ModuleType(name)
+        made.__path__ = [folder]
+        sys.modules.setdefault(name, made)
+    return name
+
+
+def _plain(name: str) -> str:
+    """The name as the library's own code writes it."""
+    return name.split(".", 2)[2]
+
+
+def _is_installed(module: types.ModuleType | None) -> bool:
+    """Whether the module is one that every worker of stock would have, too: an installed package that is imported already."""
+    file = getattr(module, "__file__", None)
+    return module is not None and (file is None or any(f"{os.sep}{one}{os.sep}" in file for one in _INSTALLED))

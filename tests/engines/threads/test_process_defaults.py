@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a plugin sets for its process (defaults of sockets, urllib and TLS) counts for its worker: not for others, nor for the program."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import time
+import urllib.request
+
+import pytest
+
+from engines_support import messages
+
+pytestmark = pytest.mark.spawns
+
+# h1 sets the defaults, and both hosts tell what they see: in the plugin, and by what the stdlib does with it.
+SETS = """
+import socket, ssl, urllib.request, http.client
+from ansible.plugins.lookup import LookupBase
+
+class Opener(urllib.request.OpenerDirector):
+    def open(self, url, data=None, timeout=None):
+        return "opened by the plugin, %s" % timeout
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        if terms[0] == "set":
+            socket.setdefaulttimeout(77)
+            urllib.request.install_opener(Opener())
+            ssl._create_default_https_context = ssl._create_unverified_context
+        with socket.socket() as one, socket.socket(fileno=socket.socket().detach()) as two:
+            seen = [socket.getdefaulttimeout(), one.gettimeout(), two.gettimeout()]
+        https = http.client.HTTPSConnection("localhost")
+        verifies = https._context.check_hostname
+        own = ssl._create_default_https_context is not ssl._create_unverified_context
+        try:
+            opened = [urllib.request.urlopen("none:x"), urllib.request.urlopen("none:x", timeout=3)]
+        except urllib.error.URLError as error:
+            opened = ["unknown url type" in str(error)]
+        return [[seen, verifies, own, opened]]
+"""
+AS_SET = [[77, 77, None], False, False, ["opened by the plugin, None", "opened by the plugin, 3"]]
+AS_IT_WAS = [[None, None, None], True, True, [True]]
+
+
+def of_program():
+    with socket.socket() as one:
+        seen = [socket.getdefaulttimeout(), one.gettimeout()]
+    verifies = http.client.HTTPSConnection("localhost")._context.check_hostname
+    return [*seen, urllib.request._opener, ssl._create_default_https_context, verifies]
+
+
+def test_defaults_that_a_plugin_sets_are_those_of_its_worker(project):
+    project.write("lookup_plugins/sets.py", SETS)
+    before = of_program()
+    task = "- debug: {msg: \"{{ lookup('sets', %s) }}\"}\n"
+    how = "'set' if inventory_hostname == 'h1' else 'look'"
+    result = project.run(task % how + "  register: first\n" + task % "'look'", limit="h1,h2", head="serial: 1")
+    assert result.rc == 0, result.stdout
+    said = [
+        (one.event_data["host"], one.event_data["res"]["msg"]) for one in result.events if one.event == "runner_on_ok"
+    ]
+    assert said == [("h1", AS_SET), ("h1", AS_IT_WAS), ("h2", AS_IT_WAS), ("h2", AS_IT_WAS)]
+    assert of_program() == before
+
+
+def test_each_run_has_the_proxies_of_its_own_environment(project):
+    """urllib keeps them in the opener that it makes at the first request."""
+    project.write("lookup_plugins/asks.py", """
+        import urllib.request
+        from ansible.plugins.lookup import LookupBase
+        class LookupModule(LookupBase):
+            def run(self, terms, variables=None, **kwargs):
+                try:
+                    urllib.request.urlopen("http://example.invalid/")
+                except OSError as error:
+                    return [str(error)]
+    """)  # fmt: skip
+    for number in (1, 2):
+        env = {"http_proxy": f"none{number}://proxy", "no_proxy": ""}
+        result = project.run("- debug: {msg: \"{{ lookup('asks') }}\"}\n", limit="h1", env=env)
+        assert messages(result)["h1"] == f"<urlopen error unknown url type: none{number}>", result.stdout
+
+
+def test_the_program_sets_its_own_while_a_run_is_active(project):
+    """On its own threads nothing is different."""
+    project.write("callback_plugins/waits.py", """
+        from ansible.plugins.callback import CallbackBase
+        import os, time
+        class CallbackModule(CallbackBase):
+            CALLBACK_VERSION, CALLBACK_NAME, CALLBACK_TYPE, CALLBACK_NEEDS_ENABLED = 2.0, 'waits', 'notification', False
+            def v2_playbook_on_start(self, playbook):
+                open("begun", "w").close()
+                while not os.path.exists("go"):
+                    time.sleep(0.02)
+    """)  # fmt: skip
+    project.write("lookup_plugins/sets.py", SETS)
+    run = project.start("- debug: {msg: \"{{ lookup('sets', 'look') }}\"}\n", limit="h1")
+    try:
+        deadline = time.monotonic() + 120
+        while not (project.folder / "begun").exists():
+            assert time.monotonic() < deadline, "it did not begin"
+            time.sleep(0.02)
+        socket.setdefaulttimeout(55)
+        with socket.socket() as one:
+            assert [socket.getdefaulttimeout(), one.gettimeout()] == [55, 55]
+    finally:
+        project.write("go", "")
+        result = run.wait(120)
+        after = socket.getdefaulttimeout()
+        socket.setdefaulttimeout(None)
+    assert after == 55
+    # A plugin that sets none has the program's, as a forked worker would.
+    assert messages(result)["h1"][0][:2] == [55, 55]

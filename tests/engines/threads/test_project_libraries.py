@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A project's own library, in a folder that its plugins add to sys.path: never that of another project, nor of the program."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+from engines_support import messages
+
+pytestmark = pytest.mark.spawns
+
+PLUGIN = """
+import os, sys
+sys.path.{how}
+from ansible.plugins.lookup import LookupBase
+{first}
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        {late}
+        return [{said}]
+"""
+LIB = "os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'lib')"
+FILES = {
+    "t_helper.py": "NAME = {name!r}\nSEEN = []\n",
+    "t_package/__init__.py": "from .inner import NAME\n",
+    "t_package/inner.py": "from . import deep\nfrom .deep.core import NAME\n",
+    "t_package/deep/__init__.py": "",
+    "t_package/deep/core.py": "import t_helper\nfrom ..typed import Thing\nNAME = Thing(t_helper.NAME).name\n",
+    "t_package/typed.py": "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass\nclass Thing:\n    name: str\n",
+    "t_namespace/part.py": "NAME = {name!r}\n",
+}
+WAYS = {
+    "at the top": ("import t_helper", "pass", "t_helper.NAME"),
+    "in a function": ("", "import t_helper", "t_helper.NAME"),
+    "from": ("from t_helper import NAME", "pass", "NAME"),
+    "star": ("from t_helper import *", "pass", "NAME"),
+    "a package": ("import t_package", "pass", "t_package.NAME"),
+    "a submodule": ("import t_package.deep.core", "pass", "t_package.deep.core.NAME"),
+    "from a package": ("from t_package import inner", "pass", "inner.NAME"),
+    "as": ("import t_package.deep.core as core", "pass", "core.NAME"),
+    "a namespace package": ("from t_namespace import part", "pass", "part.NAME"),
+    "import_module": ("import importlib", "x = importlib.import_module('t_package.inner')", "x.NAME"),
+    "__import__": ("", "x = __import__('t_helper')", "x.NAME"),
+    "sys.modules": ("import t_package.inner", "pass", "str('t_helper' in sys.modules and sys.path is sys.path) and t_package.inner.NAME"),
+}  # fmt: skip
+HOW = {
+    "insert": f"insert(0, {LIB})",
+    "append": f"append({LIB})",
+    "assigned": f"__class__; sys.path = [{LIB}, *sys.path]",
+}
+
+
+@pytest.fixture
+def project_named(projects):
+    def make(name, way="at the top", how="insert"):
+        made = projects(name, hosts=2)
+        first, late, said = WAYS[way]
+        made.write("lookup_plugins/who.py", PLUGIN.format(how=HOW[how], first=first, late=late, said=said))
+        for path, text in FILES.items():
+            made.write(f"lib/{path}", text.format(name=name))
+        return made
+
+    return make
+
+
+TASK = "- debug: {msg: \"{{ lookup('who') }}\"}\n"
+
+
+EACH = [(way, "insert") for way in WAYS] + [
+    (way, how) for how in ("append", "assigned") for way in ("at the top", "a package")
+]
+
+
+@pytest.mark.parametrize(("way", "how"), EACH)
+def test_each_project_gets_its_own(project_named, way, how):
+    before, known = list(sys.path), set(sys.modules)
+    for name in ("one", "two", "one"):
+        result = project_named(name, way, how).run(TASK, forks=2)
+        assert result.rc == 0, result.stdout
+        assert messages(result) == {"h1": name, "h2": name}
+    assert sys.path == before
+    assert not [name for name in set(sys.modules) - known if name.startswith("t_")]
+
+
+def test_its_state_is_the_workers_own(project_named):
+    project = project_named("one")
+    project.write(
+        "lookup_plugins/who.py",
+        PLUGIN.format(
+            how=HOW["insert"], first="import t_helper", late="t_helper.SEEN.append(1)", said="len(t_helper.SEEN)"
+        ),
+    )
+    result = project.run(TASK * 2, forks=1)
+    assert [one.event_data["res"]["msg"] for one in result.events if one.event == "runner_on_ok"] == [1] * 4
+
+
+def test_the_programs_module_of_that_name_is_not_taken_for_it(project_named, tmp_path, monkeypatch):
+    tmp_path.joinpath("t_helper.py").write_text("NAME = 'of the program'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import t_helper
+
+    try:
+        result = project_named("one").run(TASK, limit="h1")
+        assert messages(result) == {"h1": "one"}, result.stdout
+        assert sys.modules["t_helper"] is t_helper
+    finally:
+        del sys.modules["t_helper"]
+
+
+def test_what_is_missing_is_named_as_the_plugin_wrote_it(project_named):
+    project = project_named("one")
+    project.write("lib/t_helper.py", textwrap.dedent("""
+        NAME = said = []
+        for name in ("t_package.none", "t_none", "t_package.inner.none"):
+            try:
+                __import__(name)
+            except ModuleNotFoundError as error:
+                said.append([str(error), error.name])
+        try:
+            from t_package import none
+        except ImportError as error:
+            said.append("cannot import name 'none'" in str(error))
+    """))  # fmt: skip
+    result = project.run(TASK, limit="h1")
+    assert result.rc == 0, result.stdout
+    [none, t_none, inner, last] = messages(result)["h1"]
+    assert none == ["No module named 't_package.none'", "t_package.none"]
+    assert t_none == ["No module named 't_none'", "t_none"]
+    assert inner == [
+        "No module named 't_package.inner.none'; 't_package.inner' is not a package",
+        "t_package.inner.none",
+    ]
+    assert last is True
