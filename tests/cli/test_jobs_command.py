@@ -382,3 +382,17 @@ def test_a_host_that_is_in_no_inventory_or_cannot_be_reached_is_said_so(tmp_path
         assert [line.split()[:3] for line in done.stdout.splitlines()[1:]] == [
             ["down", "j", "unreachable"], ["nowhere", "j", "unreachable"],
         ]  # fmt: skip
+
+
+@pytest.mark.spawns
+def test_a_name_that_the_output_cannot_encode_hides_no_other_job(folder, tmp_path):
+    jobs.JobRegistry(jobs.open_store(folder)).save(Key("web1", "nightly \N{CRESCENT MOON}"), "j4.4")
+    controller = Controller(tmp_path / "stage")
+    done = subprocess.run(
+        [sys.executable, "-m", "forkless", "jobs", "list", "--no-status", "--store", folder], capture_output=True,
+        cwd=controller.folder, env=controller.environ(PYTHONIOENCODING="latin-1"), check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.decode("latin-1")
+    assert "nightly \\U0001f319" in said
+    assert said.count("rebuild") == 2

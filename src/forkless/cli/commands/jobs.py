@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -70,6 +71,9 @@ With several jobs `wait` exits with the highest of their codes.
 
 def main(argv: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # A name that the terminal's encoding lacks must not hide the other jobs.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         store = open_store(asked.store)
         try:
