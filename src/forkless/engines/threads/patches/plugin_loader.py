@@ -84,8 +84,14 @@ def _of_ansible(full: str, path: str) -> types.ModuleType:
     found = sys.modules.get(full)
     if found is None:
         # Or an alias of the file, which the import system cannot find by name. Plugins of ansible-core create no state on import.
-        made = _empty(full, path)
-        _execute(made)
+        # Collections leave sys.modules when a run ends, and `ansible.builtin` with them. The module is kept with this ansible-core: filter/core.py
+        # registers a type of its own at each import, for good, and one more copy of the file would stay in memory after each run.
+        kept: dict[str, types.ModuleType] = vars(sys.modules["ansible.plugins"]).setdefault("_forkless_aliases", {})
+        made = kept.get(full)
+        if made is None:
+            made = _empty(full, path)
+            _execute(made)
+            made = kept.setdefault(full, made)
         found = sys.modules.setdefault(full, made)
     return found
 
