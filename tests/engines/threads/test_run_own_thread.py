@@ -214,7 +214,7 @@ def test_a_plugin_that_blocks_while_the_runs_own_thread_imports_it_stops_no_othe
 
 def test_a_callback_that_sleeps_is_woken_by_a_cancel(project):
     flag = project.folder / "asleep"
-    block = f"open({str(flag)!r}, 'w').close(); time.sleep({LONG})"
+    block = f"__import__('os').mkdir({str(flag)!r}); time.sleep({LONG})"
     project.write("callback_plugins/blocks.py", CALLBACK.format(method="v2_playbook_on_start", block=block))
     run = project.start("- debug: {msg: hi}\n", limit="h1")
     wait_for(flag.exists)
@@ -225,7 +225,7 @@ def test_a_callback_that_sleeps_is_woken_by_a_cancel(project):
 @pytest.mark.matrix_ends
 def test_a_loop_in_a_callback_that_never_ends_is_ended_by_a_cancel(project):
     flag = project.folder / "begun"
-    block = f"open({str(flag)!r}, 'w').close()\n        while True: pass"
+    block = f"__import__('os').mkdir({str(flag)!r})\n        while True: pass"
     project.write("callback_plugins/blocks.py", CALLBACK.format(method="v2_playbook_on_start", block=block))
     run = project.start("- debug: {msg: hi}\n", limit="h1")
     wait_for(flag.exists)
@@ -235,7 +235,7 @@ def test_a_loop_in_a_callback_that_never_ends_is_ended_by_a_cancel(project):
 
 # Blocked in C, where no exception is seen, until a file is there; then it starts what it must not.
 IN_C = """ctypes = __import__('ctypes'); os = __import__('os'); nap = ctypes.CDLL(None).usleep
-        open({flag!r}, 'w').close()
+        os.mkdir({flag!r})
         while True:
             try:
                 while not os.path.exists({until!r}):
