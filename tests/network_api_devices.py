@@ -3,7 +3,7 @@
 Devices that speak eAPI and FortiOS's API over HTTP, and NETCONF over SSH, beside the shells of network_device.py.
 
 eAPI asks for credentials with every request. FortiOS has sessions: `login` and `closed` count them. A command `hang` is never
-answered, `drop` ends the connection.
+answered, `drop` ends the connection, `reboot` the device.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class HttpDevice:
             self.device.tell("command", line=command)
             if command == "hang":
                 await NEVER.wait()
-            if command == "drop":
+            if command == "reboot":
+                self.device.reboot()
+            if command in ("drop", "reboot"):
                 raise ConnectionError
             if command == "enable" and given != self.device.secret:
                 return {"error": {"code": 1005, "message": "enable failed", "data": [{"errors": ["Bad secret"]}]}}
@@ -128,7 +130,9 @@ class Netconf:
     async def answer(self, rpc):
         operation = rpc[0].tag.rpartition("}")[2]
         self.device.tell("command", line=operation)
-        if operation == "drop":
+        if operation == "reboot":
+            self.device.reboot()
+        if operation in ("drop", "reboot"):
             self.process.channel.get_connection().abort()
             return False
         if operation == "hang":

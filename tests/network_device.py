@@ -6,14 +6,20 @@ Devices that speak like IOS or EOS over SSH, and those of network_api_devices.py
 
 prints the port of each device as one line of JSON and serves until its stdin ends. Every login, command and end of a session is
 appended to the second argument. A separate process, because libssh holds the interpreter's lock while it connects.
+
+`accept` says what happens to a TCP connection before a word is said: "silent" never answers, "reset" resets it, "close" closes it. The
+command `drop` ends the session, `reboot` does so and stops the device for good.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import re
+import socket
+import struct
 import sys
 import time
 
@@ -44,10 +50,12 @@ class Device:
         secret=None,
         login_delay=0.0,
         sessions=16,
+        accept=None,
         algorithms=None,
     ):
         self.name, self.os, self.user, self.password, self.secret = name, os, user, password, secret
         self.speaks, self.login_delay, self.free = speaks, login_delay, sessions
+        self.accept, self.server = accept, None
         self.made = 0  # NETCONF sessions
         self.algorithms = algorithms or {}
         self.lines = [f"hostname {name}"]
@@ -56,6 +64,11 @@ class Device:
     def tell(self, event, **fields):
         self._log.write(json.dumps({"device": self.name, "event": event, "at": time.monotonic(), **fields}) + "\n")
         self._log.flush()
+
+    def reboot(self):
+        """The device does not come back."""
+        self.server.close()
+        self.tell("rebooted")
 
     def running_config(self):
         return "\n".join([*self.lines, "end"])
@@ -131,8 +144,10 @@ class Session:
             return True
         device.tell("command", line=line)
         self.write(f"{line}\n")
-        if line == "drop":
+        if line in ("drop", "reboot"):
             device.tell("dropped")
+            if line == "reboot":
+                device.reboot()
             self.process.channel.get_connection().abort()
             return False
         if line == "exit" and self.config is None:
@@ -209,6 +224,19 @@ class Session:
         return ""
 
 
+async def fail(device, reader, writer):
+    """A TCP connection that ends, or stays, before a word is said."""
+    device.tell("connected")
+    if device.accept == "silent":
+        while await reader.read(4096):
+            pass
+    elif device.accept == "reset":
+        # Closing a socket that lingers for 0 s sends RST instead of FIN.
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    device.tell("closed")
+    writer.close()
+
+
 async def serve(devices, events):
     key = asyncssh.generate_private_key("ssh-ed25519")
     log = open(events, "a", encoding="utf-8")  # noqa: ASYNC230, SIM115  # a short line now and then, until the process ends
@@ -216,8 +244,9 @@ async def serve(devices, events):
     for name, options in devices.items():
         device = Device(name, log, **options)
 
-        if device.speaks == "http":
-            server = await asyncio.start_server(HttpDevice(device).serve, "127.0.0.1", 0, backlog=200)
+        if device.accept is not None or device.speaks == "http":
+            answer = functools.partial(fail, device) if device.accept is not None else HttpDevice(device).serve
+            server = device.server = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=200)
             ports[name] = server.sockets[0].getsockname()[1]
             servers.append(server)  # closed when it is collected
             continue
@@ -231,7 +260,7 @@ async def serve(devices, events):
             finally:
                 process.exit(0)
 
-        server = await asyncssh.listen(
+        server = device.server = await asyncssh.listen(
             "127.0.0.1", 0, server_host_keys=[key], process_factory=session, encoding=None, line_editor=False,
             server_factory=lambda device=device: Login(device), **device.algorithms, keepalive_interval=0, login_timeout=0, backlog=200,
         )  # fmt: skip
