@@ -8,7 +8,7 @@ prints the port of each device as one line of JSON and serves until its stdin en
 appended to the second argument. A separate process, because libssh holds the interpreter's lock while it connects.
 
 `accept` says what happens to a TCP connection before a word is said: "silent" never answers, "reset" resets it, "close" closes it. The
-command `drop` ends the session, `reboot` does so and stops the device for good.
+command `drop` ends the session, `reboot` does so and stops the device for good. A device that `asks` for no password serves as a jump.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ class Device:
         login_delay=0.0,
         sessions=16,
         accept=None,
+        asks=True,
         algorithms=None,
     ):
         self.name, self.os, self.user, self.password, self.secret = name, os, user, password, secret
         self.speaks, self.login_delay, self.free = speaks, login_delay, sessions
-        self.accept, self.server = accept, None
+        self.accept, self.asks, self.server = accept, asks, None
         self.made = 0  # NETCONF sessions
         self.algorithms = algorithms or {}
         self.lines = [f"hostname {name}"]
@@ -80,9 +81,15 @@ class Login(asyncssh.SSHServer):
         self._in = False
 
     def connection_made(self, connection):
+        self._connection = connection
         self._device.tell("connected")
 
     def begin_auth(self, username):
+        return self._device.asks
+
+    def connection_requested(self, host, port, _from_host, _from_port):
+        """A jump to another device."""
+        self._device.tell("jump", to=port)
         return True
 
     def password_auth_supported(self):
@@ -91,7 +98,8 @@ class Login(asyncssh.SSHServer):
     async def validate_password(self, username, password):
         await asyncio.sleep(self._device.login_delay)
         good = username == self._device.user and password == self._device.password and self._device.free > 0
-        self._device.tell("login" if good else "refused", user=username)
+        client = self._connection.get_extra_info("client_version")
+        self._device.tell("login" if good else "refused", user=username, client=client)
         if good:
             self._device.free -= 1
             self._in = True
@@ -263,6 +271,7 @@ async def serve(devices, events):
         server = device.server = await asyncssh.listen(
             "127.0.0.1", 0, server_host_keys=[key], process_factory=session, encoding=None, line_editor=False,
             server_factory=lambda device=device: Login(device), **device.algorithms, keepalive_interval=0, login_timeout=0, backlog=200,
+            sftp_factory=True, allow_scp=True,
         )  # fmt: skip
         ports[name] = server.get_port()
     print(json.dumps(ports), flush=True)

@@ -17,7 +17,7 @@ import prepare_collections
 TESTS = pathlib.Path(__file__).resolve().parent
 OS = {"ios": "cisco.ios.ios", "eos": "arista.eos.eos", "fortios": "fortinet.fortios.fortios", "netconf": "default"}
 HTTP = {"ansible_connection": "ansible.netcommon.httpapi", "ansible_httpapi_use_ssl": False}
-SOON = 120
+SOON = 200
 # The same in every test: for another configuration ansible-core is imported anew.
 ENVIRONMENT = {
     "ANSIBLE_COLLECTIONS_PATH": str(prepare_collections.FOLDER),
@@ -83,7 +83,7 @@ class NetworkProject:
                 continue
             spec = self.devices.specs[name]
             given = {
-                "ansible_host": "127.0.0.1", "ansible_port": port, "ansible_user": "admin", "ansible_password": "pw",
+                "ansible_host": "127.0.0.1", "ansible_port": port, "ansible_user": "admin", "ansible_password": "pw", "ansible_timeout": 60,
                 "ansible_connection": "ansible.netcommon.network_cli", "ansible_network_os": OS[spec.get("os", "ios")],
                 **({**HTTP, "ansible_httpapi_port": port} if spec.get("speaks") == "http" else {}),
                 **({"ansible_connection": "ansible.netcommon.netconf"} if spec.get("os") == "netconf" else {}),

@@ -29,6 +29,7 @@ NAMES = (
     "remote-files",
     "import-cache",
     "network-connections",
+    "network-asyncssh",
     "live-output",
     "loop-workers",
 )

@@ -12,6 +12,7 @@ from forkless.ssh.command import Command
 from forkless.ssh.errors import ConnectionLostError, EscalationError, HostKeyError, LoginError, SSHError
 from forkless.ssh.file_transfer import FileTransfer
 from forkless.ssh.login import open_connection
+from forkless.ssh.shell import InteractiveShell
 from forkless.ssh.stream import Stream
 
 if TYPE_CHECKING:
@@ -196,6 +197,25 @@ class HostConnection:
             raise ConnectionLostError(str(full), started=False) from full
         self._streams[stream] = idle
         return stream
+
+    async def shell(self) -> InteractiveShell:
+        """Open a shell with a terminal of 80 columns and 24 lines. Raises SSHError."""
+        library = asyncssh()
+        loop = asyncio.get_running_loop()
+        connection = await self.connection()
+        try:
+            _, shell = await connection.create_session(
+                lambda: InteractiveShell(loop),
+                encoding=None,
+                request_pty="force",
+                term_type="vt100",
+                term_size=(80, 24),
+            )
+        except library.Error as err:
+            raise SSHError(f"{self.settings.address} opened no shell: {err.reason}") from err
+        except OSError as err:
+            raise SSHError(f"{self.settings.address} opened no shell: {err}") from err
+        return shell  # type: ignore[no-any-return]
 
     async def run(
         self,

@@ -74,7 +74,7 @@ async def _login(settings: Settings, tunnel: object) -> object:
         "keepalive_interval": settings.alive_interval,
         "keepalive_count_max": settings.alive_count,
         "connect_timeout": settings.timeout,
-        "login_timeout": max(settings.timeout, 1),
+        "login_timeout": max(settings.timeout if settings.login_timeout is None else settings.login_timeout, 1),
         "compression_algs": ["zlib@openssh.com", "none"] if settings.compression else ["none"],
         "family": FAMILIES.get(settings.family, socket.AF_UNSPEC),
         "tunnel": tunnel,
@@ -171,7 +171,7 @@ def _explain(err: Exception, settings: Settings, host_keys: HostKeys, unread: li
         return SSHError(f"the jump to {where} was not made: {err.reason}")
     if isinstance(err, library.DisconnectError):
         if "timeout" in str(err.reason).lower():
-            return SSHError(f"{where} did not finish the login within {settings.timeout:g} s")
+            return SSHError(f"{where} did not finish the login within {settings.login_timeout or settings.timeout:g} s")
         return SSHError(f"{where} ended the connection: {err.reason}")
     if isinstance(err, OSError):
         return SSHError(f"{where} cannot be reached: {err.strerror or err}")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from forkless.ssh.event_loop import EventLoopThread
     from forkless.ssh.result import Become, CommandResult, TellData
     from forkless.ssh.settings import Settings
+    from forkless.ssh.shell import InteractiveShell
     from forkless.ssh.stream import Stream
 
 __all__ = ["RUN", "Link", "close_all", "kept", "reset"]
@@ -61,7 +62,8 @@ class _Pool:
         # joins the loop's thread. While a loop runs, `hosts` is changed only on its thread.
         self.lock = threading.Lock()
         self.loop: EventLoopThread | None = None
-        self.hosts: dict[tuple[Hashable | None, Settings], HostConnection] = {}
+        # By run, and by settings, or by the Link of a connection that is not shared.
+        self.hosts: dict[tuple[Hashable | None, Settings | Link], HostConnection] = {}
         self.kept: set[Hashable] = set()
         self.busy = 0  # calls in progress; the loop is not ended before they return
 
@@ -112,14 +114,16 @@ class Link:
     waiting thread cancels the work.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, shared: bool = True) -> None:
+        """If it is not `shared`, no other Link uses the connection, and `reset` closes it alone."""
         self.settings = settings
         self.run = RUN.get()
+        self._shared = shared
         self._held = False
 
     @property
-    def _key(self) -> tuple[Hashable | None, Settings]:
-        return (self.run, self.settings)
+    def _key(self) -> tuple[Hashable | None, Settings | Link]:
+        return (self.run, self.settings if self._shared else self)
 
     async def _host(self) -> HostConnection:
         from forkless.ssh.connection import HostConnection
@@ -174,6 +178,12 @@ class Link:
 
         stream: Stream = _pool.call(work())
         return stream
+
+    def shell(self) -> InteractiveShell:
+        async def work() -> InteractiveShell:
+            return await (await self._host()).shell()
+
+        return _pool.call(work())
 
     def put(self, source: str, target: str, *, method: str = "smart", attempts: int = 1) -> None:
         async def work() -> None:

@@ -29,6 +29,7 @@ class Settings:
     alias: str = ""
     hash_known_hosts: bool = False
     timeout: float = 10.0
+    login_timeout: float | None = None  # for key exchange and authentication together; None: as long as `timeout`
     alive_interval: float = 0.0
     alive_count: int = 3
     compression: bool = False

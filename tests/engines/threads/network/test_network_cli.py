@@ -22,7 +22,7 @@ if seams.minor(seams.version()) == "2.18":  # there every module of a network co
 
 ASK = "- {collection}_command: {{commands: [show hostname]}}\n"
 IOS = ASK.format(collection="cisco.ios.ios")
-TYPES = ("paramiko", "libssh")
+TYPES = ("auto", "paramiko", "libssh")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def said(result, task=None):
     return {host: one["stdout"] for host, one in results(result, task).items()}
 
 
-@pytest.mark.parametrize("ssh_type", ["libssh"])
+@pytest.mark.parametrize("ssh_type", ["auto", "libssh"])
 def test_each_device_answers_for_itself(project, ssh_type):
     project.hosts({"all": {"ansible_network_cli_ssh_type": ssh_type}})
     result = project.run(ASK.format(collection="arista.eos.eos"), hosts="e1,e2")
@@ -139,7 +139,7 @@ def test_two_runs_use_their_own_password_for_one_device(project):
     first, second, third = [run.wait() for run in runs]
     assert (first.rc, third.rc) == (0, 0), first.stdout + third.stdout
     assert second.rc != 0, second.stdout
-    assert "uthentication" in second.stdout
+    assert "uthenticat" in second.stdout
 
 
 def test_warnings_of_one_device_are_not_in_the_result_of_another(project):
@@ -152,11 +152,12 @@ def test_warnings_of_one_device_are_not_in_the_result_of_another(project):
 
 
 @pytest.mark.parametrize("where", ["login", "command"])
-def test_cancelling_ends_what_a_device_keeps_waiting(project, devices, where):
+@pytest.mark.parametrize("ssh_type", ["auto", "paramiko"])
+def test_cancelling_ends_what_a_device_keeps_waiting(project, devices, where, ssh_type):
     project.hosts(
         {
             "all": {
-                "ansible_network_cli_ssh_type": "paramiko",
+                "ansible_network_cli_ssh_type": ssh_type,
                 "ansible_command_timeout": 600,
                 "ansible_connect_timeout": 600,
             }

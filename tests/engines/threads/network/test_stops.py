@@ -24,8 +24,15 @@ pytestmark = [pytest.mark.interrupts]
 if seams.minor(seams.version()) == "2.18":  # there every module of a network collection is a process of its own
     pytestmark.append(pytest.mark.spawns)
 
-KINDS = ("paramiko", "libssh", "httpapi", "netconf")
-SPECS = {"paramiko": {}, "libssh": {}, "httpapi": {"os": "eos", "speaks": "http"}, "netconf": {"os": "netconf"}}
+# "auto" is forkless's own asyncssh.
+KINDS = ("auto", "paramiko", "libssh", "httpapi", "netconf")
+SPECS = {
+    "auto": {},
+    "paramiko": {},
+    "libssh": {},
+    "httpapi": {"os": "eos", "speaks": "http"},
+    "netconf": {"os": "netconf"},
+}
 FATES = ("silent", "reset", "close")
 # The task for each kind of device, and the hosts that run it.
 TASKS = {
@@ -73,7 +80,7 @@ def hosts(project, variables):
     for name in project.devices.ports:
         fate, _, kind = name.partition("_")
         own[name] = {} if fate == "up" else variables
-        if kind in ("paramiko", "libssh"):
+        if kind in ("auto", "paramiko", "libssh"):
             own[name] = {**own[name], "ansible_network_cli_ssh_type": kind}
     project.hosts(own)
 
@@ -98,7 +105,9 @@ def test_cancelling_ends_a_connection_that_is_not_answered(project, devices):
 
 def test_the_time_limit_of_a_task_ends_a_connection_that_is_not_answered(project, devices):
     hosts(project, LONG)
-    result = project.run(ask(more="  timeout: 3\n  ignore_errors: true\n"), hosts=",".join(WAITING), head="strategy: free")
+    result = project.run(
+        ask(more="  timeout: 3\n  ignore_errors: true\n"), hosts=",".join(WAITING), head="strategy: free"
+    )
     found = {host: one["msg"] for host, one in results(result).items() if not one.get("skipped")}
     assert set(found) == set(WAITING), result.stdout
     assert all("Timed out after 3 second(s)" in one for one in found.values()), result.stdout
@@ -148,5 +157,7 @@ def test_a_device_that_reboots_in_a_command_is_lost_to_the_next_task(project, de
     assert {one["device"] for one in devices.events(event="rebooted")} == set(names), result.stdout
     found = {host: one["msg"] for host, one in results(result).items() if not one.get("skipped")}
     assert set(found) == set(names), result.stdout
-    # In the words of urllib and libssh, of paramiko, and of ncclient.
-    assert all(re.search("refused|Unable to connect|not open socket", one) for one in found.values()), found
+    # In the words of urllib and libssh, of paramiko, of ncclient, and of forkless.
+    assert all(
+        re.search("refused|Unable to connect|not open socket|cannot be reached", one) for one in found.values()
+    ), found

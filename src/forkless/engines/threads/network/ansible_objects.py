@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "AnsibleDisplay", "ConnectionFinder", "DeviceClient", "DevicePlugin", "FoundConnection", "HasConnection", "HasSocketPath", "PlaySettings", "RpcServer", "Shell",
+    "AnsibleDisplay", "ConnectionFinder", "DeviceClient", "DevicePlugin", "FoundConnection", "HasConnection", "HasSocketPath", "PlaySettings", "RpcServer", "Shell", "ShellPlugin", "SshPlugin",
     "module", "play_data",
 ]  # fmt: skip
 
@@ -24,6 +24,7 @@ class PlaySettings(Protocol):
     remote_user: str | None
     port: int | None
     private_key_file: str | None
+    timeout: int | None
 
     def serialize(self) -> object: ...
 
@@ -33,7 +34,7 @@ class PlaySettings(Protocol):
 
 
 class DevicePlugin(Protocol):
-    """A connection plugin of netcommon. Its options that are read here are numbers, or true and false."""
+    """A connection plugin of netcommon. Its options that are read here are numbers, or true and false, but for network_cli's `ssh_type`."""
 
     _conn_closed: bool
     _socket_path: str | None
@@ -48,6 +49,29 @@ class DevicePlugin(Protocol):
     def close(self) -> None: ...
 
     def _connect(self) -> object: ...
+
+
+class SshPlugin(Protocol):
+    """The plugin by which network_cli reaches a device: netcommon's libssh, or paramiko's."""
+
+    def get_option(self, name: str) -> object: ...
+
+    def get_options(self, *, hostvars: object) -> object: ...
+
+    def set_option(self, name: str, value: object) -> None: ...
+
+    def set_options(self, *, task_keys: object, var_options: object, direct: object) -> None: ...
+
+
+class ShellPlugin(DevicePlugin, Protocol):
+    """network_cli."""
+
+    _play_context: PlaySettings
+
+    @property
+    def ssh_type_conn(self) -> SshPlugin: ...
+
+    def queue_message(self, level: str, text: str) -> None: ...
 
 
 class RpcServer(Protocol):

@@ -12,10 +12,13 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from forkless.engines.threads.network.ansible_objects import DevicePlugin, Shell
+    from typing import TypeGuard
+
+    from forkless.engines.threads.network.ansible_objects import DevicePlugin, Shell, ShellPlugin
+    from forkless.engines.threads.network.asyncssh_transport import AsyncsshTransport
     from forkless.engines.threads.network.device_worker import DeviceWorker
 
-__all__ = ["AlarmedChannel", "watch_alarms"]
+__all__ = ["AlarmedChannel", "has_shell", "watch_alarms"]
 
 
 class AlarmedChannel:
@@ -55,9 +58,13 @@ class AlarmedChannel:
                 self._channel.settimeout(self._timeout)
 
 
-def watch_alarms(connection: DevicePlugin, device: DeviceWorker) -> None:
-    """Make a network_cli plugin wrap each shell that it opens. Other plugins have no shell, and time-outs of their own."""
-    if "_ssh_shell" not in vars(connection):
+def watch_alarms(connection: DevicePlugin, device: DeviceWorker, transport: AsyncsshTransport | None) -> None:
+    """
+    Make a network_cli plugin wrap each shell that it opens, and open it by `transport` if there is one.
+
+    Other plugins have no shell, and time-outs of their own.
+    """
+    if not has_shell(connection):
         return
     kind = type(connection)
 
@@ -68,5 +75,36 @@ def watch_alarms(connection: DevicePlugin, device: DeviceWorker) -> None:
         # libssh's channel has no time-out: its reads return at once, and the clock of the run interrupts the loop around them.
         vars(self)["_ssh_shell"] = AlarmedChannel(shell, device) if hasattr(shell, "gettimeout") else shell
 
-    names = {"_ssh_shell": property(get, put), "__module__": kind.__module__, "__doc__": kind.__doc__}
+    names: dict[str, object] = {
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+        "_ssh_shell": property(get, put),
+    }
+    if transport is not None:
+        names.update(_by(transport))
     connection.__class__ = type(kind.__name__, (kind,), names)
+
+
+def has_shell(connection: DevicePlugin) -> TypeGuard[ShellPlugin]:
+    """Whether it is a network_cli plugin."""
+    return "_ssh_shell" in vars(connection)
+
+
+def _by(transport: AsyncsshTransport) -> dict[str, object]:
+    """What a network_cli plugin has of its own when another transport reaches the device."""
+
+    def copy_file(_self: object, source: str, destination: str, proto: str = "scp", timeout: int = 30) -> None:
+        del timeout  # persistent_command_timeout ends a transfer that hangs
+        transport.put_file(source, destination, proto)
+
+    def get_file(_self: object, source: str, destination: str, proto: str = "scp", timeout: int = 30) -> None:
+        del timeout
+        transport.fetch_file(source, destination, proto)
+
+    return {
+        "ssh_type": property(lambda _self: "paramiko"),  # whose channels have the methods that an InteractiveShell has
+        # `close` sets the attribute to None, for another plugin at the next use; this one can be connected again.
+        "ssh_type_conn": property(lambda _self: transport),
+        "copy_file": copy_file,
+        "get_file": get_file,
+    }

@@ -30,6 +30,7 @@ GRACE = 3.0
 GRACE_WHEN_STOPPED = 1.0
 # Seconds between two looks at the alarms of the devices.
 TICK = 0.2
+ASYNCSSH_SWITCH = "network-asyncssh"
 # Loggers of libraries that talk to devices. The helper process has no stderr; without a handler `logging` would write to the program's.
 LOGGERS = ("paramiko", "ansible-pylibssh", "ncclient", "asyncssh")
 
@@ -68,7 +69,7 @@ class DeviceConnections:
             found = self._by_path.get(path)
             if found is not None:
                 return path, found, None
-            made = DeviceWorker(name, path, self._closing)
+            made = DeviceWorker(name, path, self._closing, asyncssh=ASYNCSSH_SWITCH not in self._run_context.off)
             with self._lock:
                 if self._finished.is_set() or self._run_context.stop.requested:
                     raise WorkerStopped

@@ -23,7 +23,7 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from forkless.core.thread_stack import start_with_deep_stack
-from forkless.engines.threads.network import channels
+from forkless.engines.threads.network import asyncssh_transport, channels
 from forkless.engines.threads.network.ansible_objects import module
 from forkless.engines.threads.network.device_socket import DeviceSocket
 from forkless.engines.threads.workers.threads import own_folder
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forkless.engines.threads.network.ansible_objects import AnsibleDisplay, DevicePlugin, PlaySettings, RpcServer
+    from forkless.engines.threads.network.asyncssh_transport import AsyncsshTransport
 
 __all__ = ["DeviceWorker", "Opening", "Request"]
 
@@ -73,11 +74,15 @@ class DeviceWorker(Worker):
     The connection to one device. `ask` may be called by any thread of the run; everything else happens on the device's own thread.
 
     `at_close` is called once, before the last answer is handed out, so that no later task finds a connection that is about to end.
+    `asyncssh` allows network_cli to use forkless's own SSH connections.
     """
 
-    def __init__(self, name: str, socket_path: str, at_close: Callable[[DeviceWorker], None]) -> None:
+    def __init__(
+        self, name: str, socket_path: str, at_close: Callable[[DeviceWorker], None], *, asyncssh: bool = True
+    ) -> None:
         self._arm()
         self.name = name
+        self._asyncssh = asyncssh
         self.socket_path = socket_path
         self._at_close = at_close
         # Taken now: a connection that ends before it was opened has imported nothing of ansible-core.
@@ -93,6 +98,7 @@ class DeviceWorker(Worker):
         self._rung: object | None = None
         self._connection: DevicePlugin | None = None
         self._server: RpcServer | None = None
+        self._transport: AsyncsshTransport | None = None
         self._socket: DeviceSocket | None = None
         self._log_messages = False
 
@@ -260,6 +266,8 @@ class DeviceWorker(Worker):
             pass
         finally:
             self._close_sessions()
+            if self._transport is not None:  # a login that did not finish is not known to the plugin
+                self._transport.close()
         self._log("shutdown complete")
 
     def _close_sessions(self) -> None:
@@ -296,7 +304,8 @@ class DeviceWorker(Worker):
             self._connection = made
             made.set_options(direct=pickle.loads(options))  # noqa: S301  # pickled by this process
             made._socket_path = self.socket_path
-            channels.watch_alarms(made, self)
+            self._transport = self._own_transport(made)
+            channels.watch_alarms(made, self, self._transport)
             server: RpcServer = JsonRpcServer()
             self._server = server
             server._objects = {made}  # the class has one set for all connections of a process
@@ -312,6 +321,14 @@ class DeviceWorker(Worker):
                 self._connection = None
         self.streams["stdout"] = Silent()
         return opening
+
+    def _own_transport(self, connection: DevicePlugin) -> AsyncsshTransport | None:
+        if not self._asyncssh or not channels.has_shell(connection):
+            return None
+        transport = asyncssh_transport.transport_for(connection)
+        if transport is not None:
+            connection.queue_message("vvvv", "ssh type is now set to asyncssh")
+        return transport
 
     def handle(self, data: str | bytes) -> str:
         """Answer one JSON-RPC request within `persistent_command_timeout` seconds."""
