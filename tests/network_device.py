@@ -49,13 +49,14 @@ class Device:
         password="pw",
         secret=None,
         login_delay=0.0,
+        lag=0.0,
         sessions=16,
         accept=None,
         asks=True,
         algorithms=None,
     ):
         self.name, self.os, self.user, self.password, self.secret = name, os, user, password, secret
-        self.speaks, self.login_delay, self.free = speaks, login_delay, sessions
+        self.speaks, self.login_delay, self.lag, self.free = speaks, login_delay, lag, sessions
         self.accept, self.asks, self.server = accept, asks, None
         self.made = 0  # NETCONF sessions
         self.algorithms = algorithms or {}
@@ -151,6 +152,7 @@ class Session:
                 self.write(f"\n% Bad secrets\n\n{self.prompt()}")
             return True
         device.tell("command", line=line)
+        await asyncio.sleep(device.lag)
         self.write(f"{line}\n")
         if line in ("drop", "reboot"):
             device.tell("dropped")

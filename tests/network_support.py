@@ -45,6 +45,7 @@ class Devices:
             [sys.executable, str(TESTS / "network_device.py"), json.dumps(specs), str(self._log)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
+        self.pid = self._process.pid
         self.ports = json.loads(self._process.stdout.readline())
 
     def close(self) -> None:

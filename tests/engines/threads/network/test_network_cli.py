@@ -13,6 +13,7 @@ import time
 import pytest
 
 import forkless
+from forkless.engines.threads.network import device_connections, device_worker
 from forkless.patching import seams
 from network_support import results, wait_for
 
@@ -28,7 +29,8 @@ TYPES = ("auto", "paramiko", "libssh")
 @pytest.fixture(scope="module")
 def devices(make_devices):
     return make_devices(
-        r1={}, r2={}, c1={}, c2={}, idle={}, e1={"os": "eos"}, e2={"os": "eos"}, locked={"secret": "s3cret"}, slow={"login_delay": 300}
+        r1={}, r2={}, c1={}, c2={}, idle={}, e1={"os": "eos"}, e2={"os": "eos"}, locked={"secret": "s3cret"}, slow={"login_delay": 300},
+        lagging={"lag": 0.3},
     )  # fmt: skip
 
 
@@ -109,6 +111,16 @@ def test_a_task_that_times_out_leaves_no_answer_to_the_next(project, devices):
     assert said(result) == {"r1": ["Hostname: r1"]}, result.stdout
     if seams.minor(seams.version()) != "2.18":  # there a module is a process, which may not have begun after 3 s
         assert devices.count("r1", "login") == before + 2
+
+
+@pytest.mark.parametrize("ssh_type", ["auto", "paramiko"])
+def test_a_device_whose_thread_is_late_answers_for_each_command(project, monkeypatch, ssh_type):
+    """The clock takes each short alarm, which ends a wait for more output, for overdue: as on a machine whose load keeps threads waiting."""
+    monkeypatch.setattr(device_worker, "OVERDUE", -5)
+    monkeypatch.setattr(device_connections, "TICK", 0.005)
+    project.hosts({"all": {"ansible_network_cli_ssh_type": ssh_type}})
+    result = project.run(IOS * 2, hosts="lagging")
+    assert said(result) == {"lagging": ["Hostname: lagging"]}, result.stdout
 
 
 @pytest.mark.skipif(

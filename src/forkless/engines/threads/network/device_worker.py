@@ -39,6 +39,8 @@ __all__ = ["DeviceWorker", "Opening", "Request"]
 
 # Seconds by which an alarm that the thread has not noticed itself, in a wait on its channel, is overdue before it is interrupted.
 OVERDUE = 0.2
+# network_cli's handler of the alarm that ends a wait for more output. It is set for the length of one `recv`, which always notices it.
+RUNG_BY_THE_CHANNEL = "_handle_buffer_read_timeout"
 
 _ADVICE = "See the timeout setting options in the Network Debug and Troubleshooting Guide."
 
@@ -159,6 +161,9 @@ class DeviceWorker(Worker):
     def ring_if_overdue(self, now: float) -> None:
         """Called by the clock of the run: interrupt the thread if its alarm is due and it did not notice by itself."""
         alarm = self._alarm_at  # read once: the device's thread may set its next alarm meanwhile
+        if getattr(self.on_alarm, "__name__", "") == RUNG_BY_THE_CHANNEL:
+            # An exception that is sent could be raised after the wait, in the next command, whose answer would be lost.
+            return
         if alarm is not None and alarm[1] is not self._rung and now > alarm[0] + OVERDUE:
             self._rung = alarm[1]
             self._ring(alarm[1])
@@ -184,8 +189,9 @@ class DeviceWorker(Worker):
             self._alarm_at = (time.monotonic() + seconds, self.interrupt.set_alarm())
 
     def seconds_to_alarm(self) -> float | None:
+        """None if there is no alarm, or the clock has rung it: like a signal, an alarm comes once."""
         alarm = self._alarm_at
-        return None if alarm is None else max(0.0, alarm[0] - time.monotonic())
+        return None if alarm is None or alarm[1] is self._rung else max(0.0, alarm[0] - time.monotonic())
 
     def ring(self) -> None:
         """Call the alarm's handler on the device's thread, in a wait that has lasted until the alarm was due."""
