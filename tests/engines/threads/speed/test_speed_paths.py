@@ -40,6 +40,7 @@ ELSEWHERE = {
     "gc-tuning": "test_shortcuts.py: test_the_collector_is_as_it_was_after_a_command",
     "live-output": "modules/test_live_output.py: test_it_can_be_switched_off",
     "loop-workers": "workers/test_loop_items.py: test_it_can_be_switched_off",
+    "network-asyncssh": "network/test_asyncssh.py: test_the_switch_gives_netcommons_choice_back",
     "network-connections": "network/test_module_processes.py: test_the_switch_gives_ansibles_helper_back",
     "remote-files": "ssh/test_remote_files.py: test_a_host_that_has_an_interpreter_is_asked_for_no_shell_and_no_transfer",
 }

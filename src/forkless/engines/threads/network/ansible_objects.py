@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "AnsibleDisplay", "ConnectionFinder", "DeviceClient", "DevicePlugin", "FoundConnection", "HasConnection", "HasSocketPath", "PlaySettings", "RpcServer", "Shell", "ShellPlugin", "SshPlugin",
+    "AnsibleDisplay", "ConnectionFinder", "DeviceClient", "DevicePlugin", "FoundConnection", "HasConnection", "HasSocketPath", "NetworkCliPlugin", "PlaySettings", "RpcServer", "Shell", "SshPlugin",
     "module", "play_data",
 ]  # fmt: skip
 
@@ -63,7 +63,7 @@ class SshPlugin(Protocol):
     def set_options(self, *, task_keys: object, var_options: object, direct: object) -> None: ...
 
 
-class ShellPlugin(DevicePlugin, Protocol):
+class NetworkCliPlugin(DevicePlugin, Protocol):
     """network_cli."""
 
     _play_context: PlaySettings

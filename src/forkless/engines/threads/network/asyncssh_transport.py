@@ -21,7 +21,7 @@ from forkless.ssh.asyncssh_import import asyncssh
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forkless.engines.threads.network.ansible_objects import ShellPlugin, SshPlugin
+    from forkless.engines.threads.network.ansible_objects import NetworkCliPlugin, SshPlugin
     from forkless.ssh.settings import Settings
     from forkless.ssh.shell import InteractiveShell
 
@@ -107,7 +107,7 @@ class AsyncsshTransport:
         self._plugin.set_options(task_keys=task_keys, var_options=var_options, direct=direct)
 
 
-def transport_for(connection: ShellPlugin) -> AsyncsshTransport | None:
+def transport_for(connection: NetworkCliPlugin) -> AsyncsshTransport | None:
     """
     The transport for a network_cli plugin whose options are set. None if netcommon's own must be used: if it was asked for by name, or
     asyncssh is not installed, or an option asks for what only libssh or a program can do.
@@ -136,7 +136,7 @@ def _text(plugin: SshPlugin, name: str) -> str:
     return str(_option(plugin, name) or "")
 
 
-def _settings(connection: ShellPlugin, plugin: SshPlugin) -> Settings:
+def _settings(connection: NetworkCliPlugin, plugin: SshPlugin) -> Settings:
     """How the device is reached: netcommon's options, then ssh's configuration, which libssh reads too."""
     play = connection._play_context
     password, checks = _option(plugin, "password"), bool(_option(plugin, "host_key_checking"))

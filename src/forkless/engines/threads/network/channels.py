@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-    from forkless.engines.threads.network.ansible_objects import DevicePlugin, Shell, ShellPlugin
+    from forkless.engines.threads.network.ansible_objects import DevicePlugin, NetworkCliPlugin, Shell
     from forkless.engines.threads.network.asyncssh_transport import AsyncsshTransport
     from forkless.engines.threads.network.device_worker import DeviceWorker
 
@@ -85,7 +85,7 @@ def watch_alarms(connection: DevicePlugin, device: DeviceWorker, transport: Asyn
     connection.__class__ = type(kind.__name__, (kind,), names)
 
 
-def has_shell(connection: DevicePlugin) -> TypeGuard[ShellPlugin]:
+def has_shell(connection: DevicePlugin) -> TypeGuard[NetworkCliPlugin]:
     """Whether it is a network_cli plugin."""
     return "_ssh_shell" in vars(connection)
 
