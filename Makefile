@@ -86,12 +86,14 @@ upstream-mp: $(VENV)/.ready  ## CPython's own multiprocessing suite, on every Py
 upstream-runner: $(VENV)/.ready  ## ansible-runner's and pexpect's own suites, with the stock spawn and with ours
 	@$(BIN)/python tests/upstream/runner_suites.py
 
-soak: $(VENV)/.ready  ## thousands of spawns, hundreds of runs, under a load built to hang the stock spawn
+soak: $(VENV)/.ready  ## thousands of spawns, hundreds of runs, under a load built to hang the stock spawn; 200 network devices, 20 times
 	@$(BIN)/python tests/soak_spawn.py
 	@$(BIN)/python tests/soak_runs.py
 	@$(BIN)/python tests/soak_asyncio.py
+	@$(BIN)/python tests/prepare.py
+	@$(BIN)/python tests/soak_devices.py --devices 200 --runs 20
 
-network: $(VENV)/.ready  ## one playbook on devices by stock and by forkless, at length and at each verbosity; all that is printed is compared
+network: $(VENV)/.ready  ## one playbook on devices by stock and by forkless, at length and at each verbosity; all that is printed is compared; FRR (as root, with Debian's frr)
 	@$(BIN)/python tests/prepare.py
 	@FORKLESS_NETWORK=1 $(BIN)/python -m pytest -q -n 2 tests/engines/threads/network
 

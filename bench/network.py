@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Network devices: stock, forkless, nornir with netmiko, and scrapli, at the same commands on the same devices.
+Network devices: stock, forkless, and nornir with netmiko, at the same commands on the same devices.
 
     python -m bench network --rounds 3 --json docs/network.json
     python -m bench network --rounds 1 --only network-10
 
 Devices are those of tests/network_device.py, on loopback, in a process that is not counted. Ten tasks ask each device for one command.
 "wall" and "cpu" are those of the program with all processes that it starts, helpers that leave their parent included; "peak" is the sum
-of their proportional memory, looked at five times a second. nornir, netmiko and scrapli are installed into a virtual environment.
+of their proportional memory, looked at five times a second. nornir and netmiko are installed into a virtual environment. NETWORK_WITHOUT="stock, paramiko;nornir" leaves contenders out.
 """
 
 from __future__ import annotations
@@ -60,22 +60,6 @@ for _ in range(tasks):
     assert not wrong, wrong
 nornir.close_connections()
 """
-SCRAPLI = """
-import json, sys
-from concurrent.futures import ThreadPoolExecutor
-from scrapli.driver.core import IOSXEDriver
-
-ports, tasks = json.loads(sys.argv[1]), int(sys.argv[2])
-
-def work(item):
-    name, port = item
-    with IOSXEDriver(host="127.0.0.1", port=port, auth_username="admin", auth_password="pw", auth_strict_key=False, transport="paramiko") as device:
-        for _ in range(tasks):
-            assert f"Hostname: {name}" in device.send_command("show hostname").result
-
-with ThreadPoolExecutor(len(ports)) as pool:
-    list(pool.map(work, ports.items()))
-"""
 
 
 def _installed(name: str, *packages: str) -> str:
@@ -104,14 +88,10 @@ def _contenders(project: NetworkProject, devices: Devices, tasks: int) -> dict[s
         if ssh_type != "auto":  # for stock, it is libssh
             found[f"stock, {ssh_type}"] = [*stock, *words]
         found["forkless" if ssh_type == "auto" else f"forkless, {ssh_type}"] = [*forkless, *words]
-    for name, code, packages in (
-        ("nornir", NORNIR, ("nornir", "nornir-netmiko", "netmiko")),
-        ("scrapli", SCRAPLI, ("scrapli[paramiko]<2026",)),
-    ):
-        (project.folder / f"{name}.py").write_text(code)
-        found[name] = [
-            _installed(name, *packages), str(project.folder / f"{name}.py"), json.dumps(devices.ports), str(tasks)
-        ]  # fmt: skip
+    script = project.folder / "with_netmiko.py"
+    script.write_text(NORNIR)
+    python = _installed("nornir", "nornir", "nornir-netmiko", "netmiko")
+    found["nornir"] = [python, str(script), json.dumps(devices.ports), str(tasks)]
     return found
 
 

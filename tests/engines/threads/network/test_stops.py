@@ -79,7 +79,7 @@ def hosts(project, variables):
     own = {}
     for name in project.devices.ports:
         fate, _, kind = name.partition("_")
-        own[name] = {} if fate == "up" else variables
+        own[name] = LONG if fate == "up" else variables
         if kind in ("auto", "paramiko", "libssh"):
             own[name] = {**own[name], "ansible_network_cli_ssh_type": kind}
     project.hosts(own)
