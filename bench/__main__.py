@@ -25,10 +25,15 @@ def _measure(names: list[str], options: argparse.Namespace) -> None:
             module.main()
             continue
         only = [one for one in options.only.split(",") if one]
+        last = None
         for row in module.rows(options.rounds, only):
-            print(_results.table(row), flush=True)
-            if options.json:  # row by row: who stops it halfway keeps what there is
+            if last is not None and last.name != row.name:
+                print(_results.table(last), flush=True)
+            last = row
+            if options.json:  # at once: a bench that is broken off keeps what it has
                 _results.merge(options.json, [row], options.rounds)
+        if last is not None:
+            print(_results.table(last), flush=True)
 
 
 def main(argv: list[str] | None = None) -> None:

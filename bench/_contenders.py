@@ -66,14 +66,14 @@ def peak(who: Contender, arguments: list[str], folder: str) -> float:
     )
     most = 0.0
     while process.poll() is None:
-        most = max(most, sum(_pss(pid) for pid in [process.pid, *_offspring(process.pid)]) / 1024)
+        most = max(most, sum(_pss(pid) for pid in [process.pid, *offspring(process.pid)]) / 1024)
         time.sleep(BEAT)
     if process.returncode:
         raise SystemExit(f"{who.name} failed with {process.returncode} while its memory was measured")
     return most
 
 
-def _offspring(pid: int) -> list[int]:
+def offspring(pid: int) -> list[int]:
     found: list[int] = []
     waiting = [pid]
     while waiting:

@@ -9,14 +9,16 @@ Results: what a bench measured, as one JSON shape that tables and plots are made
          "title": "200 hosts x 8 controller-side tasks",      for people
          "unit": "s",                                         of every figure: "s", "MB", "ms per host-task", ...; less is better
          "subject": "forkless",                               whose figures the others' are divided by
-         "goals": {"stock": 5.0, "Mitogen": 1.0},             so many times less than that contender is the goal
+         "goals": {"stock": 5.0, "wall Mitogen": 1.0},        so many times less than that contender is the goal: in every measure, or in those of one word
          "measures": {                                        what was measured: "wall", "cpu", "peak", ...; the goals hold for each
              "wall": {"stock": [20.1, ...], "Mitogen": [24.0, ...], "forkless": [3.9, ...]},
-             "cpu":  {"stock": [31.0, ...], "Mitogen": [...],       "forkless": [...]}}}]}
+             "cpu":  {"stock": [31.0, ...], "Mitogen": [...],       "forkless": [...]}},
+         "failed": {"Mitogen": "exit status 4: ..."},         why a contender has fewer figures, or none
+         "others": [0.1, 0.9, ...]}]}                         cores that other programs used while each figure was measured
 
 Every list has one figure for each round, in the order of the rounds; contenders took turns within a round. A contender that does not
-apply is left out. A module of this folder that has such rows offers `rows(rounds) -> Iterator[Row]`; `python -m bench NAME --json FILE` merges
-them into the file, `python -m bench plot FILE...` draws them.
+apply is left out. A module of this folder that has such rows offers `rows(rounds, only) -> Iterator[Row]`, which may yield a row again when it has more
+figures; `python -m bench NAME --json FILE` merges them into the file at once, `python -m bench plot FILE...` draws them.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ class Row:
     subject: str = "forkless"
     goals: dict[str, float] = field(default_factory=dict)
     measures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    others: list[float] = field(default_factory=list)
 
     def add(self, measure: str, contender: str, figure: float) -> None:
         self.measures.setdefault(measure, {}).setdefault(contender, []).append(round(figure, 5))
@@ -52,6 +56,10 @@ class Row:
         medians = self.medians(measure)
         own = medians.get(self.subject)
         return {name: other / own for name, other in medians.items() if name != self.subject} if own else {}
+
+    def goal(self, measure: str, contender: str) -> float | None:
+        """How many times less than this contender the subject should need: of all measures, or of those that begin with a word."""
+        return self.goals.get(f"{measure.partition(' ')[0]} {contender}", self.goals.get(contender))
 
 
 def _version(package: str) -> str | None:
@@ -102,14 +110,12 @@ def table(row: Row) -> str:
         parts = [f"{name} {figure:.3g}" for name, figure in medians.items()]
         against = [
             f"{ratio:.2f}x against {name}"
-            + (
-                f" (goal {row.goals[name]:g}: {'met' if ratio >= row.goals[name] else 'missed'})"
-                if name in row.goals
-                else ""
-            )
+            + ("" if goal is None else f" (goal {goal:.2g}: {'met' if ratio >= goal else 'missed'})")
             for name, ratio in ratios.items()
+            for goal in [row.goal(measure, name)]
         ]
         lines.append(f"  {measure + ', ' + row.unit:<24} {' | '.join(parts)}   {'; '.join(against)}")
+    lines += [f"  {name} failed: {why}" for name, why in row.failed.items()]
     return "\n".join(lines)
 
 
@@ -120,8 +126,9 @@ def markdown(rows: list[Row]) -> str:
         for measure in row.measures:
             medians = ", ".join(f"{name} {figure:.3g}" for name, figure in row.medians(measure).items())
             ratios = ", ".join(
-                f"{ratio:.2f}x against {name}" + (f" (goal {row.goals[name]:g}x)" if name in row.goals else "")
+                f"{ratio:.2f}x against {name}" + ("" if goal is None else f" (goal {goal:.2g}x)")
                 for name, ratio in row.ratios(measure).items()
+                for goal in [row.goal(measure, name)]
             )
             lines.append(f"| {row.title} | {measure}, {row.unit} | {medians} | {ratios} |")
     return "\n".join(lines)

@@ -3,63 +3,52 @@
 The race: stock Ansible, Mitogen, pyinfra and forkless, each in a virtual environment that this bench makes, at the same work.
 
     python -m bench race --rounds 5 --json docs/race.json
-    RACE_HOSTS=25,100 RACE_DELAYS=5,80,270 python -m bench race --only race-25,far-80
+    RACE_HOSTS=25,100 RACE_FORKS=5 RACE_DELAYS=80 python -m bench race --only race-25,far-80 --json docs/race.json
 
-Needs root, Debian's openssh-server, and a Python 3.13 (of PATH or pyenv). Four operations on every host: a directory, a touched file, a file that is
-put there, a shell command. Candidates take turns within a round. "wall" and "cpu" are those of the controller with the processes that it starts, "total"
-adds the hosts' CPU seconds. Far hosts are behind a proxy in this process, which counts bytes and round trips.
+Rows: race-N (four operations on N hosts: a directory, a touched file, a file that is put there, a shell command), race-N-forks-F, far-MS (the same
+on ten hosts that are MS milliseconds away), delegate, run-once, throttle, become, start-N-KIND and -memory, and those of _race_work.ON_THE_CONTROLLER.
+
+Needs Python 3.13 (of PATH or pyenv); what goes over SSH needs root and Debian's openssh-server. Candidates take turns within a round. "wall" and "cpu" are
+those of the controller with the processes that it starts, "total" adds the hosts' CPU seconds. Far hosts are behind a proxy in this process, which counts
+bytes and round trips. A candidate that fails or exceeds RACE_LIMIT seconds has its reason in the row, and the row goes on. The row is told after every
+cell, so a race that is broken off keeps what it has.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import glob
 import os
 import pathlib
-import resource
 import shutil
+import signal
 import subprocess
-import sys
 import tempfile
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
 
+from bench import _contenders
+from bench import _race_work as work
 from bench._latency import far_away
+from bench._race_hosts import ROOT, children_cpu, end_masters, hosts, tree_cpu
 from bench._results import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+    from bench._race_hosts import Hosts
+
 HOME = ROOT / ".nox" / "race"
 CORE, MITOGEN, PYINFRA = "ansible-core==2.21.*", "mitogen==0.3.*", "pyinfra==3.*"
-PLAY = """
-- hosts: all
-  gather_facts: false
-  tasks:
-    - file: {path: ~/race/folder, state: directory}
-    - file: {path: ~/race/folder/touched, state: touch}
-    - copy: {src: payload.txt, dest: ~/race/folder/payload.txt}
-    - shell: cat ~/race/folder/payload.txt > ~/race/folder/out
-"""
-DEPLOY = """
-from pyinfra.operations import files, server
-files.directory(path="race/folder")
-files.file(path="race/folder/touched", touch=True)
-files.put(src="payload.txt", dest="race/folder/payload.txt")
-server.shell(commands=["cat race/folder/payload.txt > race/folder/out"])
-"""
-ONE_TASK = "- hosts: h1\n  gather_facts: false\n  tasks: [{debug: {msg: hello}}]\n"
-LOOP = """
-- hosts: localhost
-  connection: local
-  gather_facts: false
-  vars: {forkless_loop_workers: 8, ansible_python_interpreter: "{{ ansible_playbook_python }}"}
-  tasks:
-    - {command: sleep 0.2, loop: "{{ range(50) | list }}"}
-"""
-PR_SET_CHILD_SUBREAPER = 36
+LIMIT = float(os.environ.get("RACE_LIMIT", "600"))
+FAR_HOSTS = 10
+# Goals of the rows over SSH: at least pyinfra's wall, more where the hosts are far away, and at most 1.3 times its CPU on the controller.
+AHEAD = {80: 1.5, 270: 2.0}
+
+
+class CellError(Exception):
+    """A candidate failed, or did not end in time."""
 
 
 def _python() -> str:
@@ -84,132 +73,150 @@ def _installed(name: str, *packages: str) -> str:
     return str(venv / "bin")
 
 
+@dataclass(frozen=True)
+class Candidate:
+    name: str
+    line: list[str]
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def _everything(self, folder: pathlib.Path) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
+        # Each candidate may take its time to connect: 25 logins at once exceed ten seconds on a busy machine.
+        ansible = {"ANSIBLE_NOCOLOR": "1", "ANSIBLE_TIMEOUT": "120", "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp")}
+        return {**kept, **ansible, **self.environ}
+
+    def run(self, folder: pathlib.Path) -> tuple[float, float]:
+        """Wall and CPU seconds, or CellError."""
+        before, start = children_cpu(), time.perf_counter()
+        with tempfile.TemporaryFile("w+") as said:
+            process = subprocess.Popen(
+                self.line, cwd=folder, env=self._everything(folder), stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+                start_new_session=True,
+            )  # fmt: skip
+            try:
+                process.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                raise CellError(f"more than {LIMIT:g} s") from None
+            finally:
+                wall = time.perf_counter() - start
+                if process.returncode != 0:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            if process.returncode:
+                said.seek(0)
+                raise CellError(f"exit status {process.returncode}: {_reason(said.read())}")
+        return wall, children_cpu() - before
+
+    def peak(self, folder: pathlib.Path) -> float:
+        who = _contenders.Contender(self.name, self.line, {**self._everything(folder), "PYTHONPATH": ""})
+        try:
+            return _contenders.peak(who, [], str(folder))
+        except SystemExit as failed:
+            raise CellError(str(failed)) from failed
+
+
+def _reason(said: str) -> str:
+    """The line that tells why, of all that a failed candidate printed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    telling = [line for line in lines if any(word in line for word in ("UNREACHABLE!", "FAILED!", "ERROR", "Error"))]
+    return (telling or lines or ["no output"])[0][:200]
+
+
 class Candidates:
-    """name -> (command line, environment), for an inventory of Ansible's and one of pyinfra's."""
+    """Those who take part, each in its own virtual environment."""
 
     def __init__(self) -> None:
-        self.stock = _installed("stock", CORE)
-        self.mitogen = _installed("mitogen", CORE, MITOGEN)
-        self.pyinfra = _installed("pyinfra", PYINFRA)
-        self.forkless = _installed("forkless", CORE, "-e", f"{ROOT}[ssh]")
+        self._stock = _installed("stock", CORE)
+        self._mitogen = _installed("mitogen", CORE, MITOGEN)
+        self._pyinfra = _installed("pyinfra", PYINFRA)
+        self._forkless = _installed("forkless", CORE, "-e", f"{ROOT}[ssh]")
 
-    def ansible(self, *arguments: str) -> dict[str, tuple[list[str], dict[str, str]]]:
-        plugins = glob.glob(
-            f"{os.path.dirname(self.mitogen)}/lib/python3.*/site-packages/ansible_mitogen/plugins/strategy"
-        )[0]
-        strategy = {"ANSIBLE_STRATEGY_PLUGINS": plugins, "ANSIBLE_STRATEGY": "mitogen_linear"}
-        return {
-            "stock": ([f"{self.stock}/ansible-playbook", *arguments], {}),
-            "Mitogen": ([f"{self.mitogen}/ansible-playbook", *arguments], strategy),
-            "forkless": ([f"{self.forkless}/forkless", "playbook", *arguments], {}),
-        }
-
-    def over_ssh(self, forks: int) -> dict[str, tuple[list[str], dict[str, str]]]:
-        found = self.ansible("-i", "ssh.ini", "-f", str(forks), "play.yml")
-        ours = [f"{self.forkless}/forkless", "playbook", "-i", "own.ini", "-f", str(forks), "play.yml"]
-        pyinfra = [f"{self.pyinfra}/pyinfra", "-y", "--parallel", str(forks), "inventory.py", "deploy.py"]
-        return {**found, "pyinfra": (pyinfra, {}), "forkless.core.ssh": (ours, {})}
-
-
-def _measured(line: list[str], folder: pathlib.Path, more: dict[str, str]) -> tuple[float, float]:
-    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")}
-    environ = {**kept, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"), **more}
-    process = subprocess.Popen(
-        line, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    start = time.perf_counter()
-    said = process.communicate()[0]
-    wall = time.perf_counter() - start
-    if process.returncode:
-        raise SystemExit(f"{' '.join(line)} failed:\n{said[-3000:]}")
-    return wall, _children()
-
-
-def _children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-class Hosts:
-    """sshd hosts, and their CPU seconds: sessions whose sshd ended before them are this process's children."""
-
-    def __init__(self, up: Any) -> None:
-        self.up = up
-        self._servers = {host.process.pid for host in up.hosts}
-
-    def cpu(self) -> float:
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if ended.si_pid in self._servers:
-                    raise SystemExit("an sshd ended")
-                os.waitpid(ended.si_pid, 0)
-        ticks = 0
-        for pid in self._servers:
-            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(map(int, fields[11:15]))
-        return ticks / os.sysconf("SC_CLK_TCK") + _children()
-
-    def write_inventories(self, folder: pathlib.Path, ports: list[int]) -> None:
-        up = self.up
-        known = [
-            f"[{host.address}]:{port} {(host.folder / 'host_key.pub').read_text()}"
-            for host, port in zip(up.hosts, ports, strict=True)
+    def on_the_controller(self, *arguments: str) -> list[Candidate]:
+        return [
+            Candidate("stock", [f"{self._stock}/ansible-playbook", *arguments]),
+            Candidate("forkless", [f"{self._forkless}/forkless", "playbook", *arguments]),
         ]
-        (folder / "known_hosts").write_text("".join(known))
-        before = [host.port for host in up.hosts]
-        for host, port in zip(up.hosts, ports, strict=True):
-            host.port = port
-        for name, connection in (("ssh.ini", "ssh"), ("own.ini", "forkless.core.ssh")):
-            text = up.inventory(connection).replace(up.known_hosts, str(folder / "known_hosts"))
-            (folder / name).write_text(text)
-        for host, port in zip(up.hosts, before, strict=True):
-            host.port = port
-        hosts = [
-            (host.name, {"ssh_hostname": host.address, "ssh_port": port, "ssh_user": up.user, "ssh_key": up.key,
-                         "ssh_known_hosts_file": str(folder / "known_hosts")})
-            for host, port in zip(up.hosts, ports, strict=True)
-        ]  # fmt: skip
-        (folder / "inventory.py").write_text(f"hosts = {hosts!r}\n")
-        (folder / "play.yml").write_text(PLAY)
-        (folder / "deploy.py").write_text(DEPLOY)
-        (folder / "payload.txt").write_text("a line of some length, as in a file of settings\n" * 40)
+
+    def over_ssh(self, forks: int, environ: dict[str, str] | None = None) -> list[Candidate]:
+        arguments, more = ["-f", str(forks), "play.yml"], environ or {}
+        place = "lib/python3.*/site-packages/ansible_mitogen/plugins/strategy"
+        strategy = glob.glob(f"{os.path.dirname(self._mitogen)}/{place}")[0]
+        mitogen = {"ANSIBLE_STRATEGY_PLUGINS": strategy, "ANSIBLE_STRATEGY": "mitogen_linear", **more}
+        ours = [f"{self._forkless}/forkless", "playbook", "-i"]
+        return [
+            Candidate("stock", [f"{self._stock}/ansible-playbook", "-i", "ssh.ini", *arguments], more),
+            Candidate("Mitogen", [f"{self._mitogen}/ansible-playbook", "-i", "ssh.ini", *arguments], mitogen),
+            Candidate("forkless", [*ours, "ssh.ini", *arguments], more),
+            Candidate("forkless.core.ssh", [*ours, "own.ini", *arguments], more),
+        ]
+
+    def pyinfra(self, forks: int) -> Candidate:
+        line = [f"{self._pyinfra}/pyinfra", "-y", "--parallel", str(forks), "inventory.py", "deploy.py"]
+        return Candidate("pyinfra", line)
 
 
-def _end_masters(folder: pathlib.Path) -> None:
-    for socket in (folder / "cp").glob("*"):
-        subprocess.run(["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "x"], capture_output=True, check=False)
+class _Load:
+    """CPU seconds of all that this process started while a block was executed, and the cores that other programs used."""
+
+    def __enter__(self) -> Self:
+        self._start, self._busy, self._tree = time.monotonic(), _busy(), tree_cpu()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.own = tree_cpu() - self._tree
+        self.cores = round(max(0.0, (_busy() - self._busy - self.own) / (time.monotonic() - self._start)), 2)
 
 
-def _over_ssh(row: Row, hosts: Hosts, candidates: Candidates, rounds: int, milliseconds: float) -> Row:
-    targets = [(host.address, host.port) for host in hosts.up.hosts]
+def _busy() -> float:
+    """CPU seconds of the machine without this process's own."""
+    fields = [int(one) for one in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
+def _over_ssh(
+    row: Row, up: Hosts, play: str, candidates: list[Candidate], rounds: int, milliseconds: float = 0
+) -> Iterator[Row]:
     for _ in range(rounds):
-        for name, (line, environ) in candidates.over_ssh(len(targets)).items():
-            with tempfile.TemporaryDirectory() as at, far_away(targets, milliseconds) as (ports, traffic):
+        for one in candidates:
+            with tempfile.TemporaryDirectory() as at, far_away(up.addresses, milliseconds) as (ports, traffic):
                 folder = pathlib.Path(at)
-                hosts.write_inventories(folder, ports if milliseconds else [port for _, port in targets])
-                for run in ("first", "second"):
-                    traffic.clear()
-                    total, before = hosts.cpu(), _children()
-                    wall, after = _measured(line, folder, environ)
-                    row.add(f"wall {run}", name, wall)
-                    row.add(f"cpu {run}", name, after - before)
-                    row.add(f"total {run}", name, hosts.cpu() - total)
-                    if milliseconds:
-                        row.add(f"round trips {run}", name, traffic.round_trips)
-                        row.add(f"kB sent {run}", name, traffic.sent / 1000)
-                        row.add(f"kB received {run}", name, traffic.received / 1000)
-                _end_masters(folder)
-    return row
+                up.write_project(folder, ports if milliseconds else [port for _, port in up.addresses], play)
+                try:
+                    for run in ("first", "second"):
+                        traffic.clear()
+                        with _Load() as load:
+                            wall, cpu = one.run(folder)
+                        row.add(f"wall {run}", one.name, wall)
+                        row.add(f"cpu {run}", one.name, cpu)
+                        row.add(f"total {run}", one.name, load.own)
+                        row.others.append(load.cores)
+                        if milliseconds:
+                            row.add(f"round trips {run}", one.name, traffic.round_trips)
+                            row.add(f"kB sent {run}", one.name, traffic.sent / 1000)
+                            row.add(f"kB received {run}", one.name, traffic.received / 1000)
+                except CellError as why:
+                    row.failed[one.name] = str(why)
+                finally:
+                    end_masters(folder)
+            yield row
 
 
-def _locally(row: Row, lines: dict[str, tuple[list[str], dict[str, str]]], folder: pathlib.Path, rounds: int) -> Row:
+def _locally(row: Row, candidates: list[Candidate], folder: pathlib.Path, rounds: int) -> Iterator[Row]:
     for _ in range(rounds):
-        for name, (line, environ) in lines.items():
-            before = _children()
-            wall, after = _measured(line, folder, environ)
-            row.add("wall", name, wall)
-            row.add("cpu", name, after - before)
-    return row
+        for one in candidates:
+            try:
+                if row.unit == "MB":
+                    row.add("peak", one.name, one.peak(folder))
+                else:
+                    with _Load() as load:
+                        wall, cpu = one.run(folder)
+                    row.add("wall", one.name, wall)
+                    row.add("cpu", one.name, cpu)
+                    row.others.append(load.cores)
+            except CellError as why:
+                row.failed[one.name] = str(why)
+            yield row
 
 
 def _numbers(name: str, default: str) -> list[int]:
@@ -217,35 +224,58 @@ def _numbers(name: str, default: str) -> list[int]:
 
 
 def rows(rounds: int, only: list[str] | None = None) -> Iterator[Row]:
-    """Every row of the race, or those named in `only`."""
+    """The rows of the race, or those named in `only`; each again and again, whenever one of its cells is filled."""
     candidates = Candidates()
-    with tempfile.TemporaryDirectory() as at:
-        folder = pathlib.Path(at)
-        (folder / "one.yml").write_text(ONE_TASK)
-        (folder / "loop.yml").write_text(LOOP)
-        for count, goal in ((100, 1.0), (10000, 2.0)):
-            row = Row(f"start-{count}", f"one debug task, {count} hosts in an INI inventory", goals={"stock": goal})
-            if not only or row.name in only:
-                (folder / "hosts.ini").write_text(
-                    "\n".join(f"h{number} ansible_connection=local" for number in range(1, count + 1)) + "\n"
-                )
-                lines = candidates.ansible("-i", "hosts.ini", "one.yml")
-                yield _locally(row, {name: lines[name] for name in ("stock", "forkless")}, folder, rounds)
-        row = Row("loop-items", "50 items of 0.2 s, 8 at once with forkless", goals={"stock": 6.0})
-        if not only or row.name in only:
-            lines = candidates.ansible("-i", "localhost,", "loop.yml")
-            yield _locally(row, {name: lines[name] for name in ("stock", "forkless")}, folder, rounds)
-    near, far = _numbers("RACE_HOSTS", "25"), _numbers("RACE_DELAYS", "5,80,270")
-    wanted = {f"race-{count}": (count, 0) for count in near} | {f"far-{delay}": (10, delay) for delay in far}
-    wanted = {name: what for name, what in wanted.items() if not only or name in only}
-    if wanted and os.geteuid():
-        raise SystemExit("the hosts of the race need root")
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    sys.path.insert(0, str(ROOT / "tests"))
-    import sshd_targets
 
-    for name, (count, delay) in wanted.items():
-        title = f"{count} hosts x 4 operations" + (f", {delay} ms round trip" if delay else "")
-        goals = {"pyinfra": 1.5 if delay == 80 else 2.0 if delay == 270 else 1.0, "stock": 8.0, "Mitogen": 4.0}
-        with sshd_targets.targets(count) as up:
-            yield _over_ssh(Row(name, title, goals=goals), Hosts(up), candidates, rounds, delay)
+    def wanted(name: str) -> bool:
+        return not only or name in only
+
+    for count, kind in ((100, "ini"), (10000, "ini"), (10000, "yaml"), (10000, "constructed")):
+        name, title = f"start-{count}-{kind}", f"one debug task, {count:,} hosts, inventory: {kind}"
+        goals = {"stock": 1.0 if count == 100 else 2.0}
+        with tempfile.TemporaryDirectory() as at:
+            folder = pathlib.Path(at)
+            (folder / "one.yml").write_text(work.START)
+            lines = candidates.on_the_controller(*work.inventory(folder, kind, count), "one.yml")
+            if wanted(name):
+                yield from _locally(Row(name, title, goals=goals), lines, folder, rounds)
+            if wanted(f"{name}-memory"):
+                yield from _locally(Row(f"{name}-memory", title, unit="MB", goals=goals), lines, folder, rounds)
+    for name, (make, title, sizes, goal) in work.ON_THE_CONTROLLER.items():
+        for size in sizes:
+            if wanted(name) or wanted(f"{name}-{size}"):
+                with tempfile.TemporaryDirectory() as at:
+                    folder = pathlib.Path(at)
+                    lines = candidates.on_the_controller(*make(folder, size))
+                    row = Row(f"{name}-{size}", title.format(count=f"{size:,}"), goals={"stock": goal})
+                    yield from _locally(row, lines, folder, rounds)
+    yield from _ssh_rows(candidates, rounds, wanted)
+
+
+def _ssh_rows(candidates: Candidates, rounds: int, wanted: Callable[[str], bool]) -> Iterator[Row]:
+    near = [(f"race-{count}", count, count, 0) for count in _numbers("RACE_HOSTS", "25")]
+    near += [
+        (f"race-{count}-forks-{forks}", count, forks, 0)
+        for count in _numbers("RACE_HOSTS", "25")
+        for forks in _numbers("RACE_FORKS", "")
+    ]
+    far = [(f"far-{delay}", FAR_HOSTS, FAR_HOSTS, delay) for delay in _numbers("RACE_DELAYS", "5,80,270")]
+    for name, count, forks, delay in near + far:
+        if wanted(name):
+            title = f"{count} hosts x 4 operations, forks {forks}" + (f", {delay} ms round trip" if delay else "")
+            goals = {
+                "wall pyinfra": AHEAD.get(delay, 1.0),
+                "cpu pyinfra": 1 / 1.3,
+                "wall stock": 8.0,
+                "wall Mitogen": 4.0,
+            }
+            with hosts(count) as up:
+                line_up = [*candidates.over_ssh(forks), candidates.pyinfra(forks)]
+                yield from _over_ssh(Row(name, title, goals=goals), up, work.FOUR_OPERATIONS, line_up, rounds, delay)
+    for name, (title, _) in work.KEYWORDS.items():
+        if wanted(name):
+            with hosts(FAR_HOSTS) as up, up.become_users():
+                # Without pipelining, a module of an unprivileged become user needs ACLs or files that all may read.
+                line_up = candidates.over_ssh(FAR_HOSTS, {"ANSIBLE_PIPELINING": "1"})
+                row = Row(name, title, goals={"wall stock": 1.0})
+                yield from _over_ssh(row, up, work.keyword_play(name), line_up, rounds)
