@@ -5,6 +5,7 @@ python -m bench [NAME ...]: every module of this folder that measures something,
     python -m bench engine --rounds 5 --only memory,growth --json docs/performance.json     measure, and put the rows into a file
     python -m bench plot docs/performance.json [MORE.json ...] --svg docs/performance.svg   draw what is in the files
     python -m bench table docs/performance.json                                             the same for a terminal or, with --markdown, a page
+    python -m bench publish docs/race.json --page docs/performance.md --svg docs/race.svg   the race's table in the page, and its picture
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import importlib
 import pathlib
 
-from bench import _plot, _results
+from bench import _plot, _publish, _results
 
 
 def _measure(names: list[str], options: argparse.Namespace) -> None:
@@ -40,15 +41,20 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", help="benches; or plot FILE...; or table FILE...")
+    parser.add_argument("names", nargs="*", help="benches; or plot FILE...; or table FILE...; or publish FILE...")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="rows, by name, with commas between")
     parser.add_argument("--json", help="put the rows into this file")
-    parser.add_argument("--svg", default="docs/performance.svg")
+    parser.add_argument("--svg", help="default: docs/performance.svg; for publish docs/race.svg")
+    parser.add_argument("--page", default="docs/performance.md")
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args(argv)
     if options.names[:1] == ["plot"]:
-        pathlib.Path(options.svg).write_text(_plot.svg(*_results.read(*options.names[1:])))
+        picture = pathlib.Path(options.svg or "docs/performance.svg")
+        picture.write_text(_plot.svg(*_results.read(*options.names[1:])))
+    elif options.names[:1] == ["publish"]:
+        made, rows = _results.read(*options.names[1:])
+        _publish.publish(made, rows, pathlib.Path(options.page), pathlib.Path(options.svg or "docs/race.svg"))
     elif options.names[:1] == ["table"]:
         _, rows = _results.read(*options.names[1:])
         print(_results.markdown(rows) if options.markdown else "\n".join(map(_results.table, rows)))

@@ -59,6 +59,56 @@ def test_the_picture_is_one_and_has_every_ratio(tmp_path):
     assert "5.00x" in texts
 
 
+def race_results(path):
+    """A row with goals of one measure, one contender that failed and one that is slower in one measure."""
+    row = {
+        "name": "race-2",
+        "title": "2 hosts",
+        "goals": {"wall stock": 8.0, "wall pyinfra": 1.0},
+        "measures": {
+            "wall first": {"stock": [9.0], "pyinfra": [1.0], "forkless": [2.0], "forkless.core.ssh": [1.0]},
+            "cpu first": {"stock": [4.0], "pyinfra": [1.0], "forkless": [2.0]},
+            "kB sent first": {"stock": [900.0], "forkless": [9.0]},
+        },
+        "failed": {"Mitogen": "exit status 4: timed out"},
+        "others": [0.1, 1.9, 1.8],
+    }
+    path.write_text(json.dumps({"shape": 1, "made": {"python": "3"}, "rows": [row]}))
+    return str(path)
+
+
+def test_the_race_is_published_as_a_table_and_a_picture_and_twice_the_same(tmp_path):
+    file, page, svg = race_results(tmp_path / "race.json"), tmp_path / "page.md", tmp_path / "race.svg"
+    begin, end = "<!-- race: made by python -m bench publish -->", "<!-- end of race -->"
+    page.write_text(f"# Head\n\n{begin}\n| old |\n{end}\n\nTail\n")
+    bench("publish", file, "--page", str(page), "--svg", str(svg))
+    text, drawn = page.read_text(), svg.read_text()
+    assert text.startswith(f"# Head\n\n{begin}\n| row |")
+    assert text.endswith(f"{end}\n\nTail\n")
+    assert "| old |" not in text
+    wall = next(line for line in text.splitlines() if "| wall first, s |" in line)
+    assert wall == (
+        "| `race-2` | wall first, s | 9 | failed | 1 | 2 | 1 "
+        "| 4.5x stock (goal 8x: missed by 1.8x); 0.5x pyinfra (goal 1x: missed by 2.0x) | 1.8 cores |"
+    )
+    assert "- `race-2`: Mitogen failed, exit status 4: timed out" in text
+    assert "kB sent" not in text
+    bars = {one.get("class") for one in ET.fromstring(drawn).iter() if one.tag.endswith("rect")}
+    assert len(bars) == 3  # stock, pyinfra and forkless.core.ssh have a colour each
+    bench("publish", file, "--page", str(page), "--svg", str(svg))
+    assert (page.read_text(), svg.read_text()) == (text, drawn)
+
+
+def test_a_page_without_a_place_for_the_table_is_left_alone(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Head\n")
+    said = bench(
+        "publish", race_results(tmp_path / "race.json"), "--page", str(page), "--svg", str(tmp_path / "r.svg"), rc=1
+    )
+    assert "has no place for the table" in said
+    assert page.read_text() == "# Head\n"
+
+
 def test_results_of_another_shape_are_refused(tmp_path):
     said = bench("table", results(tmp_path / "r.json", "row", [2.0], shape=99), rc=1)
     assert "has shape 99, and this bench reads shape 1" in said

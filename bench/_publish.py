@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+The race's table in docs/performance.md and the pictures, from the results alone: the same results give the same files.
+
+The table stands between two comments of the page; everything else there is written by people.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from bench import _plot
+
+if TYPE_CHECKING:
+    import pathlib
+
+    from bench._results import Row
+
+BEGIN, END = "<!-- race: made by python -m bench publish -->", "<!-- end of race -->"
+NAMES = ("stock", "Mitogen", "pyinfra", "forkless", "forkless.core.ssh")
+SHOWN = ("wall", "cpu", "peak")
+
+
+def table(rows: list[Row]) -> str:
+    """Of each row the measures that have goals or tell of cost, each goal with how far it was missed, and how busy the machine was."""
+    lines = [
+        f"| row | measure | {' | '.join(NAMES)} | goals | other load |",
+        f"| --- | --- | {'--- | ' * len(NAMES)}--- | --- |",
+    ]
+    for row in rows:
+        for measure in row.measures:
+            if measure.split()[0] not in SHOWN:
+                continue
+            medians = row.medians(measure)
+            cells = [_cell(row, medians, name) for name in NAMES]
+            load = f"{statistics.median(row.others):.1f} cores" if row.others else "-"
+            rounds = max(len(figures) for figures in row.measures[measure].values())
+            what = f"{measure}, {row.unit}" + (f" ({rounds} rounds)" if rounds > 1 else "")
+            lines.append(f"| `{row.name}` | {what} | {' | '.join(cells)} | {_goals(row, measure)} | {load} |")
+    return "\n".join(lines)
+
+
+def _cell(row: Row, medians: dict[str, float], name: str) -> str:
+    if name in medians:
+        return f"{medians[name]:.3g}"
+    return "failed" if name in row.failed else "-"
+
+
+def _goals(row: Row, measure: str) -> str:
+    told = []
+    for name, ratio in row.ratios(measure).items():
+        goal = row.goal(measure, name)
+        if goal is not None:
+            verdict = "met" if ratio >= goal else f"missed by {goal / ratio:.1f}x"
+            told.append(f"{ratio:.2g}x {name} (goal {goal:.2g}x: {verdict})")
+    return "; ".join(told) or "-"
+
+
+def failures(rows: list[Row]) -> str:
+    return "\n".join(f"- `{row.name}`: {name} failed, {why}" for row in rows for name, why in row.failed.items())
+
+
+def publish(made: dict[str, object], rows: list[Row], page: pathlib.Path, svg: pathlib.Path) -> None:
+    """Write the table into the page and the picture beside it."""
+    text = page.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise SystemExit(f"{page} has no place for the table: it needs the lines {BEGIN} and {END}, once each.")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    failed = failures(rows)
+    inner = table(rows) + (f"\n\n{failed}" if failed else "")
+    page.write_text(f"{before}{BEGIN}\n{inner}\n{END}{after}")
+    svg.write_text(_plot.svg(made, rows, ("wall", "peak")))
