@@ -60,7 +60,7 @@ def inventory(folder: pathlib.Path, kind: str, count: int) -> list[str]:
     names = [f"h{number}" for number in range(1, count + 1)]
     if kind == "yaml":
         groups = {
-            f"group{ten}": {"hosts": {name: {"number": at, "site": at % 7} for at, name in enumerate(names) if at % 10 == ten}}
+            f"group{ten}": {"hosts": {name: {"number": at, "site": f"s{at % 7}"} for at, name in enumerate(names) if at % 10 == ten}}
             for ten in range(10)
         }  # fmt: skip
         lines = ["all:", "  children:"]
@@ -72,7 +72,7 @@ def inventory(folder: pathlib.Path, kind: str, count: int) -> list[str]:
     lines = []
     for ten in range(10):
         lines.append(f"[group{ten}]")
-        lines += [f"{name} number={at} site={at % 7}" for at, name in enumerate(names) if at % 10 == ten]
+        lines += [f"{name} number={at} site=s{at % 7}" for at, name in enumerate(names) if at % 10 == ten]
     (folder / "hosts.ini").write_text("\n".join(lines) + "\n")
     if kind == "ini":
         return ["-i", "hosts.ini"]

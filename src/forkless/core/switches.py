@@ -24,6 +24,7 @@ NAMES = (
     "unset-attributes",
     "fast-copies",
     "plain-text",
+    "plain-inventory",
     "gc-tuning",
     "warm-modules",
     "remote-files",

@@ -26,7 +26,7 @@ from forkless.engines.threads.patches import (
     syntax_trees,
     url_openers,
 )
-from forkless.engines.threads.speed import caches, shortcuts
+from forkless.engines.threads.speed import caches, inventory, shortcuts
 from forkless.engines.threads.workers import loop_items, worker
 from forkless.patching.seam import for_speed
 from forkless.patching.seams import KNOWN, Seam, always, made_by
@@ -513,6 +513,7 @@ SEAMS: tuple[Seam, ...] = (
     *caches.SEAMS,
     # -- steps without effect for most tasks
     *shortcuts.SEAMS,
+    *inventory.SEAMS,
     # -- modules that run in this process, because no program can be started or by request
     *modules.STAND_INS,
 )
