@@ -7,6 +7,7 @@ The table stands between two comments of the page; everything else there is writ
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from typing import TYPE_CHECKING
 
@@ -19,24 +20,24 @@ if TYPE_CHECKING:
 
 BEGIN, END = "<!-- race: made by python -m bench publish -->", "<!-- end of race -->"
 NAMES = ("stock", "Mitogen", "pyinfra", "forkless", "forkless.core.ssh")
-SHOWN = ("wall", "cpu", "peak")
+COUNTED = ("round", "kB")  # measures that say themselves what they count
+BUSY = 0.5  # so many cores used by others, and wall times say little
 
 
 def table(rows: list[Row]) -> str:
-    """Of each row the measures that have goals or tell of cost, each goal with how far it was missed, and how busy the machine was."""
+    """Every measure of every row, each goal with how far it was missed, and how busy the machine was."""
     lines = [
         f"| row | measure | {' | '.join(NAMES)} | goals | other load |",
         f"| --- | --- | {'--- | ' * len(NAMES)}--- | --- |",
     ]
     for row in rows:
         for measure in row.measures:
-            if measure.split()[0] not in SHOWN:
-                continue
             medians = row.medians(measure)
             cells = [_cell(row, medians, name) for name in NAMES]
             load = f"{statistics.median(row.others):.1f} cores" if row.others else "-"
             rounds = max(len(figures) for figures in row.measures[measure].values())
-            what = f"{measure}, {row.unit}" + (f" ({rounds} rounds)" if rounds > 1 else "")
+            what = measure if measure.startswith(COUNTED) else f"{measure}, {row.unit}"
+            what += f" ({rounds} rounds)" if rounds > 1 else ""
             lines.append(f"| `{row.name}` | {what} | {' | '.join(cells)} | {_goals(row, measure)} | {load} |")
     return "\n".join(lines)
 
@@ -71,4 +72,14 @@ def publish(made: dict[str, object], rows: list[Row], page: pathlib.Path, svg: p
     failed = failures(rows)
     inner = table(rows) + (f"\n\n{failed}" if failed else "")
     page.write_text(f"{before}{BEGIN}\n{inner}\n{END}{after}")
-    svg.write_text(_plot.svg(made, rows, ("wall", "peak")))
+    svg.write_text(_plot.svg(made, [_drawn(row) for row in rows], ("wall", "cpu", "total", "peak")))
+
+
+def _drawn(row: Row) -> Row:
+    """What the picture shows of a row: of a busy machine the CPU seconds, of a quiet one wall and the controller's CPU."""
+    busy = bool(row.others) and statistics.median(row.others) > BUSY
+    left_out = "wall" if busy else "total"
+    measures = {name: figures for name, figures in row.measures.items() if name.split()[0] != left_out}
+    return dataclasses.replace(
+        row, title=row.title + (" (busy machine: CPU seconds only)" if busy else ""), measures=measures
+    )

@@ -67,7 +67,7 @@ def race_results(path):
         "goals": {"wall stock": 8.0, "wall pyinfra": 1.0},
         "measures": {
             "wall first": {"stock": [9.0], "pyinfra": [1.0], "forkless": [2.0], "forkless.core.ssh": [1.0]},
-            "cpu first": {"stock": [4.0], "pyinfra": [1.0], "forkless": [2.0]},
+            "cpu first": {"stock": [4.0], "pyinfra": [1.0], "forkless": [2.0], "forkless.core.ssh": [1.0]},
             "kB sent first": {"stock": [900.0], "forkless": [9.0]},
         },
         "failed": {"Mitogen": "exit status 4: timed out"},
@@ -92,8 +92,10 @@ def test_the_race_is_published_as_a_table_and_a_picture_and_twice_the_same(tmp_p
         "| 4.5x stock (goal 8x: missed by 1.8x); 0.5x pyinfra (goal 1x: missed by 2.0x) | 1.8 cores |"
     )
     assert "- `race-2`: Mitogen failed, exit status 4: timed out" in text
-    assert "kB sent" not in text
+    assert "| `race-2` | kB sent first | 900 | failed | - | 9 | - | - | 1.8 cores |" in text
     bars = {one.get("class") for one in ET.fromstring(drawn).iter() if one.tag.endswith("rect")}
+    assert "busy machine" in drawn
+    assert "wall first" not in drawn, "wall times of a busy machine were drawn"
     assert len(bars) == 3  # stock, pyinfra and forkless.core.ssh have a colour each
     bench("publish", file, "--page", str(page), "--svg", str(svg))
     assert (page.read_text(), svg.read_text()) == (text, drawn)
