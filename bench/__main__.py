@@ -26,13 +26,14 @@ def _measure(names: list[str], options: argparse.Namespace) -> None:
             module.main()
             continue
         only = [one for one in options.only.split(",") if one]
+        made = getattr(module, "circumstances", _results.circumstances)(options.rounds)
         last = None
         for row in module.rows(options.rounds, only):
             if last is not None and last.name != row.name:
                 print(_results.table(last), flush=True)
             last = row
             if options.json:  # at once: a bench that is broken off keeps what it has
-                _results.merge(options.json, [row], options.rounds)
+                _results.merge(options.json, [row], made)
         if last is not None:
             print(_results.table(last), flush=True)
 

@@ -44,7 +44,7 @@ def table(rows: list[Row]) -> str:
 
 def _cell(row: Row, medians: dict[str, float], name: str) -> str:
     if name in medians:
-        return f"{medians[name]:.3g}"
+        return f"{medians[name]:,.0f}" if medians[name] >= 100 else f"{medians[name]:.3g}"
     return "failed" if name in row.failed else "-"
 
 

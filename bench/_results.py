@@ -94,11 +94,11 @@ def read(*files: str) -> tuple[dict[str, object], list[Row]]:
     return made, list(rows.values())
 
 
-def merge(file: str, rows: list[Row], rounds: int) -> None:
-    """Put the rows into the file, in the place of those of the same names; what else it has stays."""
+def merge(file: str, rows: list[Row], made: dict[str, object]) -> None:
+    """Put the rows into the file, in the place of those of the same names; what else it has stays. `made`: with what they were measured."""
     known = {row.name: row for row in read(file)[1]} if pathlib.Path(file).exists() else {}
     known.update({row.name: row for row in rows})
-    content = {"shape": SHAPE, "made": circumstances(rounds), "rows": [asdict(row) for row in known.values()]}
+    content = {"shape": SHAPE, "made": made, "rows": [asdict(row) for row in known.values()]}
     pathlib.Path(file).write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -219,6 +219,22 @@ def _locally(row: Row, candidates: list[Candidate], folder: pathlib.Path, rounds
             yield row
 
 
+def circumstances(rounds: int) -> dict[str, object]:
+    """The versions in the candidates' virtual environments, which are not this program's."""
+    Candidates()
+    ask = (
+        "import sys, importlib.metadata as m; print(sys.version.split()[0], *(m.version(one) for one in sys.argv[1:]))"
+    )
+    found = {
+        venv: subprocess.run(
+            [str(HOME / venv / "bin/python"), "-c", ask, package], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for venv, package in (("stock", "ansible-core"), ("mitogen", "mitogen"), ("pyinfra", "pyinfra"))
+    }
+    versions = {"ansible_core": found["stock"][1], "mitogen": found["mitogen"][1], "pyinfra": found["pyinfra"][1]}
+    return {"python": found["stock"][0], **versions, "cores": os.cpu_count(), "rounds": rounds}
+
+
 def _numbers(name: str, default: str) -> list[int]:
     return [int(one) for one in os.environ.get(name, default).split(",") if one]
 
