@@ -25,6 +25,14 @@ def add(url, folder, name="nightly", cron="0 3 * * *", **more):
     return asyncio.run(go())
 
 
+def tick(url):
+    async def go():
+        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+            await schedules.fire_due(connection)
+
+    asyncio.run(go())
+
+
 def test_a_due_time_launches_once_however_many_workers_look(url, database, project):
     playbook(project, tasks=["- debug:"])
     add(url, project, if_running="queue")
@@ -104,15 +112,29 @@ def test_a_due_time_that_a_wrong_clock_has_set_is_set_back(url, database, projec
     add(url, project, cron=f"{far.minute} {far.hour} * * *", time_zone="UTC")
     right = database.one("SELECT due FROM forkless.schedule")
     database.all("UPDATE forkless.schedule SET due = due + interval '1 year'")
-
-    async def tick():
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-            await schedules.fire_due(connection)
-
-    asyncio.run(tick())
-    asyncio.run(tick())  # not moved again
+    tick(url)
+    tick(url)  # not moved again
     assert database.one("SELECT due FROM forkless.schedule") == right
     assert database.one("SELECT count(*) FROM forkless.run") == 0
+
+
+def test_a_time_that_was_launched_and_a_schedule_that_fails_hold_up_no_other(url, database, project):
+    """The database's clock went back by a second after a launch: the due time is set back to one that has its run."""
+    playbook(project, tasks=["- debug:"])
+    far = dt.datetime.now(dt.UTC) + dt.timedelta(hours=12)
+    for name in ("broken", "nightly", "weekly"):
+        add(url, project, name, f"{far.minute} {far.hour} * * *", time_zone="UTC", if_running="queue")
+    database.all("UPDATE forkless.schedule SET request = '{}' WHERE name = 'broken'")
+    due = database.one("UPDATE forkless.schedule SET due = now() - interval '1 s' WHERE name = 'nightly' RETURNING due")
+    tick(url)
+    first = database.one("SELECT last_run FROM forkless.schedule WHERE name = 'nightly'")
+    assert first is not None
+    database.all("UPDATE forkless.schedule SET due = %s", due)
+    tick(url)
+    runs = "SELECT s.name, count(r.id) FROM forkless.schedule s LEFT JOIN forkless.run r ON r.schedule_id = s.id GROUP BY 1"
+    assert dict(database.all(runs)) == {"broken": 0, "nightly": 1, "weekly": 1}
+    assert database.one("SELECT due > now() FROM forkless.schedule WHERE name = 'nightly'")
+    assert database.one("SELECT last_run FROM forkless.schedule WHERE name = 'nightly'") == first
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ import os
 import zoneinfo
 from typing import TYPE_CHECKING
 
+import psycopg
+
+from forkless.queue import database
 from forkless.queue.errors import QueueRequestError
 
 if TYPE_CHECKING:
@@ -71,8 +74,15 @@ async def fire_due(connection: AsyncConnection) -> None:
             continue
         if now < due <= following:
             continue
-        row = await (
-            await connection.execute("SELECT forkless.fire_schedule(%s, %s, %s)", (number, due, following))
-        ).fetchone()
+        try:
+            row = await (
+                await connection.execute("SELECT forkless.fire_schedule(%s, %s, %s)", (number, due, following))
+            ).fetchone()
+        except psycopg.Error as err:
+            if connection.closed or database.is_outage(err):
+                raise
+            # The other schedules are launched nevertheless.
+            log.error("schedule %s: %s", name, err.diag.message_primary or err)  # noqa: TRY400  # a sentence, not a traceback
+            continue
         if row and row[0] is not None:
             log.info("schedule %s launched run %d", name, row[0])

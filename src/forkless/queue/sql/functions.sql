@@ -660,6 +660,11 @@ BEGIN
         UPDATE schedule SET due = least(due, next_due) WHERE id = which AND next_due > clock_timestamp();
         RETURN NULL;
     END IF;
+    IF EXISTS (SELECT 1 FROM run WHERE schedule_id = which AND schedule_due = s.due) THEN
+        -- The clock went back after this time was launched, and the due time was set back to it.
+        UPDATE schedule SET due = next_due WHERE id = which;
+        RETURN NULL;
+    END IF;
     IF s.due < clock_timestamp() - interval '10 minutes' THEN
         UPDATE schedule SET due = next_due, note = 'left out at ' || to_char(s.due AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI') ||
             ' UTC: it was more than 10 minutes late' WHERE id = which;
