@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 
 import psycopg
@@ -13,7 +14,7 @@ from forkless import jobs
 from forkless.cli import main
 from forkless.core.errors import StoreError
 from forkless.queue import DatabaseError, job_store, schema
-from queue_support import PATIENCE, launch, lines, wait_until
+from queue_support import PATIENCE, launch, lines, playbook, wait_until
 
 pytestmark = pytest.mark.spawns
 
@@ -117,6 +118,33 @@ def test_an_owner_who_may_not_create_roles_upgrades_and_is_told_what_is_missing(
         database.all("DROP OWNED BY queue_owner CASCADE")
         database.all(f"ALTER DATABASE {database.one('SELECT current_database()')} OWNER TO CURRENT_USER")
         database.all("DROP ROLE queue_owner")
+
+
+def test_the_database_lets_a_host_be_asked_the_one_thing_only(url, database, project):
+    playbook(project, tasks=["- debug:"])
+    number = launch(url, project)
+    about = {
+        "op": "status",
+        "id": "0" * 16,
+        "job_name": "rebuild",
+        "playbook_name": "site",
+        "backend": "queue:/srv/site",
+    }
+
+    def ask(host="web1", **more):
+        told = json.dumps({**about, **more})
+        return database.one("SELECT forkless.ask_about_job(%s, %s, %s::jsonb, 'me')", number, host, told)
+
+    for wrong in (
+        {"host": "web1:web2"}, {"host": "web*"}, {"host": "{{ x }}"}, {"host": "-evil"}, {"host": "web1\nweb2"}, {"host": None},
+        {"op": "cleanup"}, {"op": None}, {"id": "{{ x }}"}, {"job_name": "{{ x }}"}, {"job_name": {"x": "{% x %}"}}, {"job_name": None},
+        {"playbook_name": "{{ x }}"}, {"backend": "queue:{{ x }}"}, {"backend": "file:/tmp"}, {"backend": None},
+    ):  # fmt: skip
+        with pytest.raises(psycopg.errors.DataException, match="a host cannot be asked that"):
+            ask(**wrong)
+    assert database.one("SELECT count(*) FROM forkless.run") == 1
+    asked = database.one("SELECT spec FROM forkless.run WHERE id = %s", ask(lines=1000))
+    assert (asked["module"], asked["hosts"], asked["job"]) == ("forkless.core.async_job", "web1", about)
 
 
 def _indented(text):

@@ -218,19 +218,27 @@ BEGIN
 END;
 $$;
 
--- Ask a host about a job that outlives its play, with the project, inventory and secrets of a run. Only the one action can be asked for.
+-- Ask a host about a job that outlives its play, with the project, inventory and secrets of a run. Only the one action can be asked for, on a
+-- plain name of a host, and about names in which Ansible finds no template: a template would be carried out on the worker.
 CREATE OR REPLACE FUNCTION ask_about_job(of_run bigint, on_host text, about jsonb, by_whom text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
 DECLARE
     r run;
+    asked jsonb := jsonb_build_object('op', about ->> 'op', 'id', about ->> 'id', 'job_name', about ->> 'job_name',
+        'playbook_name', about ->> 'playbook_name', 'backend', about ->> 'backend');
 BEGIN
+    IF (on_host ~ '^[A-Za-z0-9_][A-Za-z0-9_.-]*$' AND asked ->> 'op' IN ('status', 'output', 'kill') AND asked ->> 'id' ~ '^[0-9a-f]{16}$'
+        AND starts_with(asked ->> 'backend', 'queue:')
+        AND strpos((asked ->> 'job_name') || (asked ->> 'playbook_name') || (asked ->> 'backend'), '{') = 0) IS NOT TRUE THEN
+        RAISE data_exception USING MESSAGE = 'a host cannot be asked that about a job';
+    END IF;
     SELECT * INTO r FROM run WHERE id = of_run;
     IF NOT FOUND THEN
         RAISE no_data_found USING MESSAGE = 'there is no run ' || of_run;
     END IF;
     RETURN launch(jsonb_build_object(
         'spec', jsonb_strip_nulls(jsonb_build_object('module', 'forkless.core.async_job', 'hosts', on_host, 'inventory', r.spec -> 'inventory',
-            'become', r.spec -> 'become', 'args', r.spec -> 'args', 'names', r.spec -> 'names', 'job', about)),
+            'become', r.spec -> 'become', 'args', r.spec -> 'args', 'names', r.spec -> 'names', 'job', asked)),
         'project', r.project, 'bundle', r.bundle, 'secrets', r.secrets, 'labels', to_jsonb(r.labels), 'priority', greatest(r.priority, 10),
         'created_by', by_whom, 'versions', r.versions), r.sealed, r.origin);
 END;
