@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
+import queue
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,13 +30,14 @@ class InteractiveShell:
     What is typed into a shell and what it prints, with the methods of a socket.
 
     asyncssh calls `connection_made`, `data_received`, `eof_received` and `connection_lost` on the event loop's thread. One other thread
-    at a time uses the rest; only `recv` waits for the host.
+    at a time uses the rest; only `recv` waits for the host. That thread is sent exceptions, which may be raised at any place: it takes no
+    lock that the event loop waits for.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._changed = threading.Condition()
-        self._unread = bytearray()
+        self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()  # its lock is held within one call of C only
+        self._unread = b""  # of the last chunk
         self._ended = False
         self._timeout: float | None = None
         self._channel: _Channel | None = None
@@ -50,18 +51,15 @@ class InteractiveShell:
         pass
 
     def data_received(self, data: bytes, _datatype: int | None) -> None:
-        with self._changed:
-            self._unread += data
-            self._changed.notify_all()
+        self._chunks.put(data)
 
     def eof_received(self) -> bool:
         self.connection_lost(None)
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
+        self._ended = True
+        self._chunks.put(b"")  # wakes the reader
 
     def exit_status_received(self, status: int) -> None:
         pass
@@ -86,17 +84,17 @@ class InteractiveShell:
     def recv(self, size: int) -> bytes:
         """Up to `size` bytes, b"" if the host has closed the shell. TimeoutError after the time that `settimeout` has set."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
-        with self._changed:
-            while not self._unread:
-                if self._ended:
-                    return b""
-                left = LOOK_UP if deadline is None else deadline - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError
-                self._changed.wait(min(left, LOOK_UP))
-            data = bytes(self._unread[:size])
-            del self._unread[:size]
-            return data
+        while not self._unread:
+            if self._ended and self._chunks.empty():
+                return b""
+            left = LOOK_UP if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                self._unread = self._chunks.get(timeout=min(left, LOOK_UP))
+            except queue.Empty:
+                if not left:
+                    raise TimeoutError from None
+        data, self._unread = self._unread[:size], self._unread[size:]
+        return data
 
     def sendall(self, data: bytes) -> None:
         """Raises OSError if the shell is closed."""
