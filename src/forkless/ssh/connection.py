@@ -203,18 +203,30 @@ class HostConnection:
         library = asyncssh()
         loop = asyncio.get_running_loop()
         connection = await self.connection()
+        patience = self.settings.login_timeout or self.settings.timeout
+        made: list[InteractiveShell] = []
+
+        def make() -> InteractiveShell:
+            made.append(InteractiveShell(loop))
+            return made[-1]
+
         try:
-            _, shell = await connection.create_session(
-                lambda: InteractiveShell(loop),
-                encoding=None,
-                request_pty="force",
-                term_type="vt100",
-                term_size=(80, 24),
-            )
+            async with asyncio.timeout(patience):
+                _, shell = await connection.create_session(
+                    make, encoding=None, request_pty="force", term_type="vt100", term_size=(80, 24)
+                )
         except library.Error as err:
             raise SSHError(f"{self.settings.address} opened no shell: {err.reason}") from err
+        except TimeoutError as err:
+            for one in made:
+                one.close()
+            raise SSHError(f"{self.settings.address} opened no shell within {patience:g} s") from err
         except OSError as err:
             raise SSHError(f"{self.settings.address} opened no shell: {err}") from err
+        except AttributeError as err:
+            if err.name != "session_started":  # see `session`
+                raise
+            raise SSHError(f"{self.settings.address} opened no shell: the connection was lost") from err
         return shell  # type: ignore[no-any-return]
 
     async def run(
