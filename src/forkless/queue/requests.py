@@ -333,9 +333,12 @@ def _about_job(fields: Mapping[str, Json], about: Mapping[str, Json]) -> dict[st
     kept = {name: value for name, value in fields.items() if name not in ("answers", "module_args")}
     given, words = iter(kept.pop("args", ())), []
     for word in given:
-        if word == "--start-at-task":
-            next(given, None)
+        name, given_here, _ = word.partition("=")
+        if name == "--start-at-task":
+            if not given_here:
+                next(given, None)
         elif word not in ("--step", "--force-handlers", "--flush-cache"):
             words.append(word)
     told = {name: about[name] for name in ("op", "job_name", "playbook_name", "backend")}
-    return kept | {"args": words, "module_args": told | ({"tail": 200} if about["op"] == "output" else {})}
+    # What the job printed is given only to who asks for it.
+    return kept | {"args": words, "module_args": told | ({"tail": 200} if about["op"] == "output" else {"lines": 0})}
