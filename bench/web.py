@@ -31,8 +31,8 @@ from playwright.sync_api import sync_playwright
 from forkless.queue import database, event_batches
 
 INSERT = (
-    "INSERT INTO forkless.run (status, spec, project, created_by, versions, rc, started, ended, origin, attempt, attempt_counter, counter) "
-    """SELECT %s, '{"playbook": ["site.yml"]}', '{"kind": "git", "name": "x"}', 'me@here', '{}', 0, now(), %s, gen_random_uuid(), 1, 0, 0 """
+    "INSERT INTO forkless.run (status, spec, project, created_by, versions, rc, started, ended, origin, attempt, attempt_counter, counter, lost_after) "
+    """SELECT %s, '{"playbook": ["site.yml"]}', '{"kind": "git", "name": "x"}', 'me@here', '{}', 0, now(), %s, gen_random_uuid(), 1, 0, 0, 600 """
     "FROM generate_series(1, %s) RETURNING id"
 )
 
