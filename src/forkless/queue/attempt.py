@@ -152,6 +152,10 @@ class Attempt:
             self._result = result
         self._over.set()
         self._wake()
+        while self.left_behind and writer.is_alive():
+            if self.lease.expired():
+                end_process()  # The thread may still act on hosts, and others may begin the run.
+            writer.join(_REST)
         writer.join()
         watch.join()
         os.close(self._wake_in)
