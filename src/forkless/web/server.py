@@ -248,18 +248,20 @@ async def _serve(
         def heard() -> None:
             loop.call_soon_threadsafe(stop)  # a signal handler interrupts the loop at any place
 
-        ending.told.append(heard)
         # uvicorn's own errors carry no request: the token is not in them.
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
         address = told.address or f"http://{shown}:{port}"
         address += f"/?token={access.token}" if access.token else "/"
-        sys.stdout.write(f"forkless: the page is at\n\n    {address}\n\nCtrl-C ends it.\n")
-        sys.stdout.flush()
-        if options.open_browser:
-            import webbrowser
-
-            threading.Thread(target=webbrowser.open, args=(address,), name="forkless-open-browser", daemon=True).start()
+        ending.told.append(heard)
         try:
+            sys.stdout.write(f"forkless: the page is at\n\n    {address}\n\nCtrl-C ends it.\n")
+            sys.stdout.flush()
+            if options.open_browser:
+                import webbrowser
+
+                threading.Thread(
+                    target=webbrowser.open, args=(address,), name="forkless-open-browser", daemon=True
+                ).start()
             if not ending.signals:
                 await server.serve(sockets=[listening])
         finally:
