@@ -39,12 +39,13 @@ _ASKED = """
 SELECT DISTINCT ON (spec -> 'job' ->> 'id') spec -> 'job' ->> 'id', id, status, ended FROM forkless.run_view
 WHERE spec ? 'job' AND spec ->> 'hosts' = %s AND status IN (SELECT unnest(%s::text[])) ORDER BY spec -> 'job' ->> 'id', id DESC
 """
-# A run of the same project, best one that was on the host.
+# A run of the same project, best one that was on the host, and rather a playbook's than one that asked about a job before.
 _THROUGH = """
 SELECT r.id FROM forkless.run_view r
 WHERE r.parent_id IS NULL AND r.project ->> 'kind' <> 'folder' AND coalesce(r.project ->> 'home', r.project ->> 'name') = %s
-ORDER BY EXISTS (SELECT FROM forkless.host h JOIN forkless.run_view p ON p.id = h.run_id WHERE h.host = %s AND coalesce(p.parent_id, p.id) = r.id) DESC,
-    r.id DESC LIMIT 1
+ORDER BY EXISTS (SELECT FROM forkless.host h JOIN forkless.run_view p ON p.id = h.run_id
+        WHERE h.host = %s AND h.unreachable = 0 AND coalesce(p.parent_id, p.id) = r.id) DESC,
+    r.spec ? 'job', r.id DESC LIMIT 1
 """
 # As a pattern such a name means one host, or a group, whose other hosts have no record of the job.
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -97,7 +98,7 @@ async def jobs_of(queue: Queue, host: str) -> list[HostJob]:
         if record.state == FORGOTTEN or record.key.host != host:
             continue
         ident = hashlib.sha256(f"{scope}\0{record.key.stem}".encode()).hexdigest()[:16]
-        answer = await _answer(queue, *answered[ident]) if ident in answered else None  # type: ignore[arg-type]  # a timestamp
+        answer = await _answer(queue, host, *answered[ident]) if ident in answered else None  # type: ignore[arg-type]  # a timestamp
         found.append(
             HostJob(
                 ident, str(scope), record.key.job_name, record.key.playbook_name, record.ansible_job_id, record.state == CLAIMED,
@@ -107,12 +108,12 @@ async def jobs_of(queue: Queue, host: str) -> list[HostJob]:
     return sorted(found, key=lambda one: (one.job_name, one.playbook_name, one.scope))
 
 
-async def _answer(queue: Queue, run: int, ended: dt.datetime | None) -> JobAnswer:
+async def _answer(queue: Queue, host: str, run: int, ended: dt.datetime | None) -> JobAnswer:
     for event in await queue.events(run):
+        if event.host != host or event.event not in ("runner_on_ok", "runner_on_failed", "runner_on_unreachable"):
+            continue
         res = event.event_data.get("res")
-        if event.event not in ("runner_on_ok", "runner_on_failed", "runner_on_unreachable") or not isinstance(
-            res, dict
-        ):
+        if not isinstance(res, dict):
             continue
         job = res.get("job")
         if not isinstance(job, dict):
