@@ -155,6 +155,7 @@ def test_an_upgrade_grants_the_roles_what_is_new_and_lets_nobody_else_call_it(ur
     schema.apply_roles(url)
     database.all("DROP FUNCTION forkless.worker_here(bigint, text, text, int, text[], jsonb, boolean)")
     database.all("DROP TABLE forkless.job_record")
+    database.all("DROP INDEX forkless.run_about_job")
     for name in ("session", "token", "user", "audit", "delivery"):
         database.all(f"DROP TABLE forkless.page_{name}")
     database.all("DELETE FROM forkless.schema_version WHERE version > 1")
