@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 
 import pytest
 
 import forkless
 import forkless.queue
-from forkless.cli import main
+from forkless.cli import main, sliced_playbook
 from forkless.runs import slices
 from queue_support import launch, lines, playbook
 
@@ -171,3 +172,19 @@ def test_an_include_that_cannot_be_split_ends_its_slice_before_any_host_runs_it(
     assert database.wait_for(number, "failed", "successful") == "failed"
     assert f"late.yml:1: {reason}" in database.one("SELECT sentence FROM forkless.run WHERE id = %s", number)
     assert lines(acts) == []
+
+
+def test_a_line_that_is_no_record_is_printed_as_it_is(capsys):
+    output = sliced_playbook.SlicedOutput()
+    said = ['{"a": 1, "b": 2}\n', "[1, 2]\n", "a plugin printed this\n"]
+    for line in said:
+        output.line(line)
+    assert capsys.readouterr().out == "".join(said)
+
+
+def test_a_slice_that_has_ended_before_it_is_told_its_hosts_is_known_by_its_exit_code():
+    one = sliced_playbook._Slice(1, ["site.yml"], sliced_playbook.SlicedOutput())
+    one.signal(signal.SIGKILL)
+    one._process.wait(120)
+    one.begin("@hosts")
+    assert one.wait() == 128 + signal.SIGKILL

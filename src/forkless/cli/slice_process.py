@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["HEADER", "RECAP", "TEXT", "SliceRecords", "main"]
 
 # The kinds of records: the name of a play or task, other text, and what happened to each host in the end.
-HEADER, TEXT, RECAP = "header", "text", "recap"
+KINDS = HEADER, TEXT, RECAP = "header", "text", "recap"
 COLUMNS = {"ok": "ok", "changed": "changed", "unreachable": "dark", "failed": "failures", "skipped": "skipped"} | {
     "rescued": "rescued",
     "ignored": "ignored",

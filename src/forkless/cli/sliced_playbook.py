@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import signal
@@ -96,13 +97,16 @@ class _Slice:
 
     def begin(self, limit: str) -> None:
         """Let the process run its part of the hosts; with "" it ends, and nothing was run."""
-        with open(self._hosts, "w", encoding="utf-8") as file, contextlib.suppress(BrokenPipeError):
+        # A process that has ended says so by its exit code.
+        with contextlib.suppress(BrokenPipeError), open(self._hosts, "w", encoding="utf-8") as file:
             file.write(limit)
 
     def _read(self) -> None:
         assert self._process.stdout is not None  # noqa: S101  # for the type checker
         for line in self._process.stdout:
-            self._output.line(line)
+            # If nobody reads our own output any more, the slice goes on: it would wait for ever on a pipe that is full.
+            with contextlib.suppress(OSError, ValueError):
+                self._output.line(line)
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -130,11 +134,8 @@ class SlicedOutput:
 
     def line(self, line: str) -> None:
         """A line that a process has written: a record, or what a plugin printed past Ansible."""
-        try:
-            kind, value = json.loads(line)
-        except (ValueError, TypeError):
-            kind, value = slice_process.TEXT, line
-        if kind == slice_process.RECAP:
+        kind, value = _record(line)
+        if kind == slice_process.RECAP and isinstance(value, dict):
             self._recap.update(value)
         else:
             self._print(str(value), header=kind == slice_process.HEADER)
@@ -172,21 +173,41 @@ class SlicedOutput:
         sys.stdout.write("\n")
 
 
+def _record(line: str) -> tuple[str, object]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if isinstance(found, list) and len(found) == 2 and found[0] in slice_process.KINDS:
+        return found[0], found[1]
+    return slice_process.TEXT, line
+
+
 @contextlib.contextmanager
-def _passing_on(running: list[_Slice]) -> Iterator[None]:
-    """SIGTERM and SIGHUP go to every slice; Ctrl-C reaches them by the terminal, or by us if there is none."""
+def _passing_on(running: list[_Slice]) -> Iterator[list[int]]:
+    """SIGTERM and SIGHUP go to every slice; Ctrl-C reaches them by the terminal, or by us if there is none. Gives the signals that came."""
+    came: list[int] = []
 
     def pass_on(number: int, _frame: object) -> None:
+        came.append(number)
         if number != signal.SIGINT or not sys.stdin.isatty():
             for one in running:
                 one.signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     try:
-        yield
+        yield came
     finally:
         for number, was in before.items():
             signal.signal(number, was)
+
+
+def _end(waiting: list[_Slice]) -> None:
+    """End slices that have not begun."""
+    for one in waiting:
+        one.signal(signal.SIGKILL)
+        one.begin("")
+        one.wait()
 
 
 def main(argv: list[str]) -> int:
@@ -199,19 +220,21 @@ def main(argv: list[str]) -> int:
     ]
     if not asked.slices_anyway:
         os.environ["FORKLESS_SLICED"] = "refuse"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # as Ansible does: what hosts print need not be text
     output = SlicedOutput()
     running: list[_Slice] = []
-    with tempfile.TemporaryDirectory(prefix="forkless-slices-") as folder, _passing_on(running):
+    with tempfile.TemporaryDirectory(prefix="forkless-slices-") as folder, _passing_on(running) as came:
         # As many as can be at work at once import ansible-core while the hosts are looked up, and wait.
         running += [_Slice(number, [*rest, *given], output) for number in range(1, min(asked.slices, _cores()) + 1)]
         try:
             hosts = slices.hosts_of(rest, os.getcwd(), os.environ, anyway=asked.slices_anyway)
         except BaseException:
-            for one in running:
-                one.signal(signal.SIGKILL)  # Nothing has begun in it.
-                one.begin("")
-                one.wait()
+            _end(running)
             raise
+        if came:
+            _end(running)
+            return 128 + came[0]
         parts = slices.divide(hosts, asked.slices)
         running += [_Slice(number, [*rest, *given], output) for number in range(len(running) + 1, len(parts) + 1)]
         for number, one in enumerate(running):

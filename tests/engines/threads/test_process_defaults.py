@@ -66,6 +66,39 @@ def test_defaults_that_a_plugin_sets_are_those_of_its_worker(project):
     assert of_program() == before
 
 
+def test_a_plugin_may_set_back_what_it_found(project):
+    project.write("lookup_plugins/back.py", """
+        import http.client, ssl
+        from ansible.plugins.lookup import LookupBase
+        class LookupModule(LookupBase):
+            def run(self, terms, variables=None, **kwargs):
+                found = ssl._create_default_https_context
+                ssl._create_default_https_context = ssl._create_unverified_context
+                ssl._create_default_https_context = found
+                return [http.client.HTTPSConnection("localhost")._context.check_hostname]
+    """)  # fmt: skip
+    result = project.run("- debug: {msg: \"{{ lookup('back') }}\"}\n", limit="h1")
+    assert messages(result) == {"h1": True}, result.stdout
+
+
+def test_what_a_plugin_of_the_run_itself_sets_counts_for_its_workers(project):
+    """A forked worker inherited it."""
+    project.write("callback_plugins/sets.py", """
+        import socket, ssl, urllib.request
+        from ansible.plugins.callback import CallbackBase
+        class CallbackModule(CallbackBase):
+            CALLBACK_VERSION, CALLBACK_NAME, CALLBACK_TYPE, CALLBACK_NEEDS_ENABLED = 2.0, 'sets', 'notification', False
+            def v2_playbook_on_start(self, playbook):
+                socket.setdefaulttimeout(33)
+                ssl._create_default_https_context = ssl._create_unverified_context
+    """)  # fmt: skip
+    project.write("lookup_plugins/sets.py", SETS)
+    before = of_program()
+    result = project.run("- debug: {msg: \"{{ lookup('sets', 'look') }}\"}\n", limit="h1")
+    assert messages(result)["h1"][:3] == [[33, 33, None], False, False], result.stdout
+    assert of_program() == before
+
+
 def test_each_run_has_the_proxies_of_its_own_environment(project):
     """urllib keeps them in the opener that it makes at the first request."""
     project.write("lookup_plugins/asks.py", """

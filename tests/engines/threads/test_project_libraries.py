@@ -45,12 +45,15 @@ WAYS = {
     "a namespace package": ("from t_namespace import part", "pass", "part.NAME"),
     "import_module": ("import importlib", "x = importlib.import_module('t_package.inner')", "x.NAME"),
     "__import__": ("", "x = __import__('t_helper')", "x.NAME"),
+    "find_spec": ("import importlib.util", "x = importlib.util.find_spec('t_helper')", "__import__('pathlib').Path(x.origin).read_text().split(chr(39))[1]"),
+    "from find_spec": ("from importlib.util import find_spec", "x = find_spec('t_package.none')", "str(x) and __import__('t_helper').NAME"),
     "sys.modules": ("import t_package.inner", "pass", "str('t_helper' in sys.modules and sys.path is sys.path) and t_package.inner.NAME"),
 }  # fmt: skip
 HOW = {
     "insert": f"insert(0, {LIB})",
     "append": f"append({LIB})",
     "assigned": f"__class__; sys.path = [{LIB}, *sys.path]",
+    "beside a Path": f"insert(0, __import__('pathlib').Path('/none')); sys.path.append({LIB})",
 }
 
 
@@ -71,7 +74,7 @@ TASK = "- debug: {msg: \"{{ lookup('who') }}\"}\n"
 
 
 EACH = [(way, "insert") for way in WAYS] + [
-    (way, how) for how in ("append", "assigned") for way in ("at the top", "a package")
+    (way, how) for how in ("append", "assigned", "beside a Path") for way in ("at the top", "a package")
 ]
 
 
@@ -95,6 +98,17 @@ def test_its_state_is_the_workers_own(project_named):
         ),
     )
     result = project.run(TASK * 2, forks=1)
+    assert [one.event_data["res"]["msg"] for one in result.events if one.event == "runner_on_ok"] == [1] * 4
+
+
+def test_sys_path_is_the_workers_own(project_named):
+    """A forked worker's list ended with it: here it would grow with each task, and one worker would take back what another has added."""
+    project = project_named("one")
+    project.write(
+        "lookup_plugins/who.py",
+        PLUGIN.format(how=HOW["append"], first="", late="pass", said=f"sys.path.count({LIB})"),
+    )
+    result = project.run(TASK * 2, forks=2)
     assert [one.event_data["res"]["msg"] for one in result.events if one.event == "runner_on_ok"] == [1] * 4
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from forkless.core import versions
 from forkless.core.errors import SpecError, UnsupportedError
 from forkless.engines.threads import program_imports
-from forkless.engines.threads.patches import stdlib_views
+from forkless.engines.threads.patches import collection_modules, stdlib_views
 from forkless.patching import seams
 
 if TYPE_CHECKING:
@@ -321,4 +321,4 @@ def forget_collections() -> None:
         finder._AnsibleCollectionFinder._remove()
         config._collection_finder = None
         type.__setattr__(config, "_on_collection_load", type(config._on_collection_load)())
-    _take(("ansible_collections",))
+    _take(("ansible_collections", collection_modules.LIBRARIES))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -29,10 +30,12 @@ from forkless.engines.threads.patches.core_files import own_files
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LIBRARIES", "CollectionModule", "PrivateModules", "here", "load_plugin"]
+__all__ = ["INSTALLED", "LIBRARIES", "CollectionModule", "PrivateModules", "here", "load_plugin"]
 
 # What the names of a project's libraries in sys.modules begin with; see `project_libraries`.
 LIBRARIES = "_forkless_libraries"
+# Folders of packages that belong to the machine, not to a project.
+INSTALLED = ("site-packages", "dist-packages")
 
 # Attributes that importlib sets, with the same value in every worker.
 _OWN = frozenset(
@@ -145,8 +148,9 @@ class _Shared:
                 name = importlib.util.resolve_name("." * level + name, entry.__package__)
             except ImportError:
                 return False
-        if name.partition(".")[0] not in ("ansible_collections", "ansible"):
-            return True
+        top = name.partition(".")[0]
+        if top not in ("ansible_collections", "ansible"):
+            return _is_of_the_machine(top)
         try:
             module = importlib.import_module(name)
         except ImportError:
@@ -177,6 +181,16 @@ class _Shared:
 
 
 _shared = _Shared()
+
+
+@functools.cache
+def _is_of_the_machine(top: str) -> bool:
+    """Whether every project imports the same module by that name. Any other may be a file of a project, and its own for each worker."""
+    if top in sys.stdlib_module_names:
+        return True
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    return any(f"{os.sep}{one}{os.sep}" in place for place in places if place for one in INSTALLED)
 
 
 def forget_shared() -> None:

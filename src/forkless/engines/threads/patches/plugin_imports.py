@@ -96,7 +96,15 @@ def import_module(name: str, package: str | None = None) -> object:
     return modules_view[name]
 
 
+class _ImportlibUtil(WorkerView):
+    @staticmethod
+    def find_spec(name: str, package: str | None = None) -> object:
+        library = "" if name.startswith(".") else project_libraries.library_name(name)
+        return project_libraries.library_spec(library) if library else importlib.util.find_spec(name, package)
+
+
 class _Importlib(WorkerView):
+    util = _ImportlibUtil(importlib.util)
     import_module = staticmethod(import_module)
     __import__ = staticmethod(import_)
 
@@ -236,6 +244,7 @@ class _PluginLogging(WorkerView):
 VIEWS: dict[str, object] = {
     "builtins": _Builtins(builtins),
     "importlib": _Importlib(importlib),
+    "importlib.util": _Importlib.util,
     "logging": _PluginLogging(logging),
     "os": stdlib_views.os_view,
     "re": _Re(re),

@@ -16,7 +16,6 @@ from forkless.engines.threads import context
 from forkless.patching.module_view import ModuleView
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Callable, Hashable
 
 __all__ = [
@@ -30,6 +29,7 @@ __all__ = [
 ]
 
 _TIMEOUT, _OPENER, _TLS = (("process default", name) for name in ("timeout", "opener", "tls"))
+_UNSET = object()
 _MAKES_CONTEXTS = "_create_default_https_context"
 
 
@@ -42,12 +42,23 @@ def _state() -> dict[Hashable, object] | None:
     return None if home is None else home.state
 
 
+def _own(key: Hashable, default: object) -> object:
+    """What the worker has set, or else its run outside of workers, whose settings a forked worker would have inherited."""
+    for home in (context.current_worker(), context.current()):
+        if home is not None and key in home.state:
+            found: object = home.state[key]
+            return found
+    return default
+
+
 def set_default_timeout(original: Callable[[float | None], None], _site: str) -> object:
     @functools.wraps(original)
     def setdefaulttimeout(timeout: float | None) -> None:
         state = _state()
         if state is None:
             original(timeout)
+        elif timeout is not None and timeout < 0:
+            raise ValueError("Timeout value out of range")
         else:
             state[_TIMEOUT] = None if timeout is None else float(timeout)
 
@@ -57,8 +68,8 @@ def set_default_timeout(original: Callable[[float | None], None], _site: str) ->
 def get_default_timeout(original: Callable[[], float | None], _site: str) -> object:
     @functools.wraps(original)
     def getdefaulttimeout() -> object:
-        state = _state()
-        return state[_TIMEOUT] if state is not None and _TIMEOUT in state else original()
+        found = _own(_TIMEOUT, _UNSET)
+        return original() if found is _UNSET else found
 
     return getdefaulttimeout
 
@@ -69,9 +80,9 @@ def new_socket(original: Callable[..., None], _site: str) -> object:
     @functools.wraps(original)
     def __init__(self: object, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:  # noqa: A002, N807  # the stdlib's names
         original(self, family, type, proto, fileno)
-        state = _state()
-        if state is not None and _TIMEOUT in state and fileno is None:
-            self.settimeout(state[_TIMEOUT])  # type: ignore[attr-defined]  # of _socket.socket
+        timeout = _own(_TIMEOUT, _UNSET) if fileno is None else _UNSET
+        if timeout is not _UNSET:
+            self.settimeout(timeout)  # type: ignore[attr-defined]  # of _socket.socket
 
     return __init__
 
@@ -99,7 +110,7 @@ def open_url(original: Callable[..., object], _site: str) -> object:
         state = _state()
         if state is None or len(args) > 1 or any(value for name, value in kwargs.items() if name != "timeout"):
             return original(url, data, *args, **kwargs)
-        opener: _Opener = state.get(_OPENER) or state.setdefault(_OPENER, urllib.request.build_opener())  # type: ignore[assignment]  # nothing else is set
+        opener: _Opener = _own(_OPENER, None) or state.setdefault(_OPENER, urllib.request.build_opener())  # type: ignore[assignment]  # nothing else is set
         timeout = {"timeout": kwargs["timeout"]} if "timeout" in kwargs else {}
         return opener.open(url, data, *args, **timeout)
 
@@ -111,8 +122,7 @@ def tls_context(original: Callable[..., object], _site: str) -> object:
 
     @functools.wraps(original)
     def create(*args: object, **kwargs: object) -> object:
-        state = _state()
-        own: Callable[..., object] = original if state is None else state.get(_TLS, original)  # type: ignore[assignment]  # set below
+        own: Callable[..., object] = _own(_TLS, original)  # type: ignore[assignment]  # set below
         return own(*args, **kwargs)
 
     return create
@@ -121,14 +131,12 @@ def tls_context(original: Callable[..., object], _site: str) -> object:
 class SslView(ModuleView):
     """The `ssl` of a plugin's code. What else a plugin assigns is assigned to the module: its own classes look there."""
 
-    def __init__(self, real: types.ModuleType) -> None:
-        super().__init__(real)
-
     def __getattr__(self, name: str) -> object:
-        state = _state()
-        if name == _MAKES_CONTEXTS and state is not None and _TLS in state:
-            return state[_TLS]
-        return super().__getattr__(name)
+        found = super().__getattr__(name)
+        if name != _MAKES_CONTEXTS:
+            return found
+        # The stdlib's own function, not the one above: a plugin may set it again later, and the one above would call itself.
+        return _own(_TLS, getattr(found, "__wrapped__", found))
 
     def __setattr__(self, name: str, value: object) -> None:
         state = _state()

@@ -3,7 +3,7 @@
 Libraries of a project: Python files in folders that its plugins add to `sys.path`.
 
 A forked worker changed its own `sys.path` and imported into its own `sys.modules`. Here two projects may each have a `helper.py`. So
-`sys.path` of a plugin's code is a list of its run. A module that is found in a folder which only this list names is imported as
+`sys.path` of a plugin's code is a list of its worker. A module that is found in a folder which only this list names is imported as
 `_forkless_libraries.<digest of the folder>.<name>`, and like a module of a collection it is executed for each worker. The program's
 `sys.path` is unchanged, and it cannot import such a module by mistake.
 
@@ -23,56 +23,71 @@ from typing import TYPE_CHECKING
 
 from forkless.engines.threads import context
 from forkless.engines.threads.patches import collection_modules, stdlib_views
-from forkless.engines.threads.patches.collection_modules import LIBRARIES, CollectionModule
+from forkless.engines.threads.patches.collection_modules import INSTALLED, LIBRARIES, CollectionModule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["import_library", "library_name", "path", "relative_name", "set_path"]
+__all__ = ["import_library", "library_name", "library_spec", "path", "relative_name", "set_path"]
 
-_INSTALLED = ("site-packages", "dist-packages")
+_PATH = "sys.path"
 # ansible-core finds these by itself, or has imported them before any plugin.
 _NEVER = frozenset({"ansible", "ansible_collections", "forkless", *sys.stdlib_module_names})
 
 
 def path() -> list[str]:
-    """The `sys.path` of a plugin's code: the run's list, which begins as a copy of the program's."""
-    run_context = context.current()
-    if run_context is None:
+    """
+    The `sys.path` of a plugin's code: the worker's list, which begins as a copy of that of its run outside of workers, and this one as a
+    copy of the program's.
+    """
+    home = context.current_worker() or context.current()
+    if home is None:
         return sys.path
-    own: list[str] = run_context.state.setdefault("sys.path", list(sys.path))
+    own: list[str] | None = home.state.get(_PATH)
+    if own is None:
+        above = _own_path()
+        own = home.state.setdefault(_PATH, list(sys.path if above is None else above))
     return own
 
 
 def set_path(value: Sequence[str]) -> None:
-    run_context = context.current()
-    if run_context is None:
+    home = context.current_worker() or context.current()
+    if home is None:
         sys.path = list(value)
     else:
-        run_context.state["sys.path"] = list(value)
+        home.state[_PATH] = list(value)
+
+
+def _own_path() -> list[str] | None:
+    """The list of the worker, or of its run; None if no plugin has asked for either."""
+    for home in (context.current_worker(), context.current()):
+        if home is not None and _PATH in home.state:
+            found: list[str] = home.state[_PATH]
+            return found
+    return None
 
 
 def library_name(name: str) -> str:
-    """The name in `sys.modules` of a module that is in one of the run's own folders; "" for any other module."""
-    run_context = context.current()
-    own: list[str] | None = None if run_context is None else run_context.state.get("sys.path")
+    """The name in `sys.modules` of a module that is in one of the worker's own folders; "" for any other module."""
+    own = _own_path()
     top = name.partition(".")[0]
     if own is None or own == sys.path or top in _NEVER:
         return ""
-    folders = [os.path.normpath(stdlib_views.os_view.path.abspath(entry)) for entry in own if isinstance(entry, str)]
-    added = [folder for entry, folder in zip(own, folders, strict=False) if entry not in sys.path]
+    entries = [entry for entry in own if isinstance(entry, str)]
+    folders = {entry: os.path.normpath(stdlib_views.os_view.path.abspath(entry)) for entry in entries}
+    added = [folder for entry, folder in folders.items() if entry not in sys.path]
     for folder in added:
-        if os.path.basename(folder) in _INSTALLED and folder not in sys.path:
+        if os.path.basename(folder) in INSTALLED and folder not in sys.path:
             sys.path.append(folder)
     if _is_installed(sys.modules.get(top)):
         return ""
-    spec = importlib.machinery.PathFinder.find_spec(top, folders)
+    spec = importlib.machinery.PathFinder.find_spec(top, list(folders.values())) if added else None
     if spec is None:
         return ""
     package = spec.submodule_search_locations is not None
     file = next(iter(spec.submodule_search_locations or ()), "") if package else spec.origin
     folder = os.path.dirname(file or "")
-    if folder not in added or os.path.basename(folder) in _INSTALLED:
+    if folder not in added or os.path.basename(folder) in INSTALLED:
         return ""
     return f"{_root(folder)}.{name}"
 
@@ -103,6 +118,14 @@ def import_library(name: str, fromlist: Sequence[str] = ("",)) -> object:
                 if error.name != _plain(f"{name}.{one}"):
                     raise
     return entry
+
+
+def library_spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """What `importlib.util.find_spec` returns for a library."""
+    try:
+        return _entry(name).__spec__
+    except ModuleNotFoundError:
+        return None
 
 
 def _loaded(name: str) -> object:
@@ -157,4 +180,4 @@ def _plain(name: str) -> str:
 def _is_installed(module: types.ModuleType | None) -> bool:
     """Whether the module is one that every worker of stock would have, too: an installed package that is imported already."""
     file = getattr(module, "__file__", None)
-    return module is not None and (file is None or any(f"{os.sep}{one}{os.sep}" in file for one in _INSTALLED))
+    return module is not None and (file is None or any(f"{os.sep}{one}{os.sep}" in file for one in INSTALLED))

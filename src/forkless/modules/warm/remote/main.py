@@ -136,7 +136,9 @@ class RemoteServer:
         waiting = bytearray()
         while True:
             leaving = [task for task in self.tasks.values() if not task.pipes or task.kill_at is not None]
-            for fd, _ in self.poll.poll(20 if leaving else self.until_due()):
+            ready = self.poll.poll(20 if leaving else self.until_due())
+            # Orders last: they may close a pipe that is ready, and a new task's pipe may get its number.
+            for fd, _ in sorted(ready, key=lambda one: one[0] == self.inp):
                 if fd == self.inp:
                     chunk = os.read(fd, 1 << 20)
                     if not chunk:

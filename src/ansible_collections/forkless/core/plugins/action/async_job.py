@@ -178,7 +178,8 @@ class ActionModule(ActionBase):
         return dict(self._not_found(slot, newest, claim is not None), changed=claim is not None)
 
     def _command_prefix(self, key, asked):
-        if not asked["limits"]:
+        # Of a job of another host than the one that this connection leads to, nothing is started here.
+        if not asked["limits"] or not self._is_here(key):
             return ""
         seen = self._probe(op="limits", limits=asked["limits"])
         if seen["why"]:
