@@ -19,6 +19,7 @@ import pytest
 
 import forkless
 import forkless.queue
+from forkless.queue import database as database_module
 from forkless.queue import schema
 from forkless.queue.attempt import Attempt, AttemptPlace
 from forkless.queue.lease import Lease, Observation, clock
@@ -346,3 +347,23 @@ def test_a_run_whose_files_find_no_place_on_the_worker_says_so(url, database, wo
     database.wait_for(number, "failed")
     told = database.one("SELECT sentence FROM forkless.run WHERE id = %s", number)
     assert told == "the worker could not carry the run out: Not a directory"
+
+
+def test_a_connection_that_the_server_ended_meanwhile_is_not_used_again(url):
+    """As after a restart of the database: the first question of each kept connection would fail."""
+
+    async def ask_twice():
+        pool = database_module.ConnectionPool(url)
+        try:
+            async with pool.connection() as connection:
+                pid = connection.info.backend_pid
+            with psycopg.connect(url, autocommit=True) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 60000)", (pid,))
+            async with pool.connection() as connection:
+                await connection.execute("SELECT 1")
+                return pid, connection.info.backend_pid
+        finally:
+            await pool.close()
+
+    first, second = asyncio.run(ask_twice())
+    assert first != second

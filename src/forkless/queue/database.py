@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import threading
 from typing import TYPE_CHECKING
@@ -239,8 +240,18 @@ def describe(url: str) -> list[str]:
     return lines
 
 
+def _was_ended(connection: AsyncConnection) -> bool:
+    """Whether the server has ended a connection that is not in use, by a restart for example. Unasked, it sends nothing else."""
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    return bool(waiting.poll(0))
+
+
 class ConnectionPool:
-    """At most `most` connections for the coroutines of one loop. A connection that failed is dropped; the next use makes a new one."""
+    """
+    At most `most` connections for the coroutines of one loop. One that failed, or that the server has ended since, is dropped; the next use
+    makes a new one.
+    """
 
     def __init__(self, url: str, most: int = 4) -> None:
         import asyncio
@@ -270,8 +281,9 @@ class ConnectionPool:
     async def _take(self) -> AsyncConnection:
         while self._idle:
             connection = self._idle.pop()
-            if not connection.closed:
+            if not connection.closed and not _was_ended(connection):
                 return connection
+            await connection.close()
         return await connect_async(self.url)
 
     async def close(self) -> None:
