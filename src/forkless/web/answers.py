@@ -35,8 +35,9 @@ __all__ = [
 ]
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|.)|[\x00-\x08\x0b-\x1f\x7f]")
-# Where a worker unpacks a project (queue/attempt.py): the folder is named by the first 32 digits of its hash or commit.
-_UNPACKED = re.compile(r"/[^\s\"'\\:,]*/[0-9a-f]{32}/project(?:/|(?![\w.-]))")
+# Where a worker unpacks a project (queue/attempt.py): the folder is named by the first 32 digits of its hash or commit. A word is looked at
+# from its beginning only: from each slash of a long one would take quadratic time.
+_UNPACKED = re.compile(r"(?<![^\s\"'\\:,])([^\s\"'\\:,/]*)/[^\s\"'\\:,]*/[0-9a-f]{32}/project(?:/|(?![\w.-]))")
 _MOST_TEXT = 20_000
 _MOST_NAME = 200
 _RESULTS = {
@@ -57,7 +58,7 @@ def plain(text: str, project: Mapping[str, object] | None = None) -> str:
 
 
 def _plain(text: str, root: str) -> str:
-    text = _UNPACKED.sub("", _ESCAPES.sub("", text))
+    text = _UNPACKED.sub(r"\1", _ESCAPES.sub("", text))
     if root:
         text = text.replace(root + "/", "")
         text = re.sub(re.escape(root) + r"(?![\w.-]*[\w-])", lambda _: os.path.basename(root), text)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find_lines"]
 
+# In one answer, and of one event.
 _MOST_LINES = 200
 # Rows of up to 1000 events that one answer looks through, some at a time.
 _ROWS = 20
@@ -39,10 +40,11 @@ async def find_lines(queue: Queue, record: RunRecord, text: str, after: int) -> 
 def _look(
     events: Iterable[Event], project: Mapping[str, object], wanted: str, found: list[FoundLine]
 ) -> tuple[list[FoundLine], int]:
-    """The lines so far with those of these events, and the position of the last event that was looked at: all its lines are there."""
+    """The lines so far with those of these events, at most _MOST_LINES of one, and the position of the last event that was looked at."""
     found, last = list(found), 0
     for event in events:
         last = event.counter
+        most = len(found) + _MOST_LINES
         is_live = event.event == "runner_on_output"
         printed = str(event.event_data.get("text") or "") if is_live else event.stdout
         for line in plain(printed, project).splitlines():
@@ -56,6 +58,8 @@ def _look(
                 found.append(
                     FoundLine(n=event.counter, text=short, host=plain(event.host or ""), task=plain(event.task or ""))
                 )
+                if len(found) == most:
+                    break
         if len(found) >= _MOST_LINES:
             break
     return found, last
