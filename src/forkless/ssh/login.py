@@ -172,7 +172,11 @@ def _explain(err: Exception, settings: Settings, host_keys: HostKeys, unread: li
     if isinstance(err, library.DisconnectError):
         if "timeout" in str(err.reason).lower():
             return SSHError(f"{where} did not finish the login within {settings.login_timeout or settings.timeout:g} s")
-        return SSHError(f"{where} ended the connection: {err.reason}")
+        # A host without a common algorithm often ends the connection before asyncssh has looked at what it offers.
+        hint = ". If it has only older algorithms, name them: KexAlgorithms, HostKeyAlgorithms, Ciphers, MACs"
+        return SSHError(
+            f"{where} ended the connection: {err.reason}{hint if isinstance(err, library.ConnectionLost) else ''}"
+        )
     if isinstance(err, OSError):
         return SSHError(f"{where} cannot be reached: {err.strerror or err}")
     return SSHError(f"{where} cannot be connected to: {type(err).__name__}: {err}")

@@ -74,7 +74,9 @@ def test_a_device_behind_a_jump_is_reached_without_a_program(project, devices):
 def test_a_device_with_old_ciphers_is_reached_and_older_key_exchanges_on_request(project):
     result = project.run(ASK, hosts="old,ancient")
     assert said(result)["old"] == ["Hostname: old"], result.stdout
-    assert GROUP_1 in results(result)["ancient"]["msg"], result.stdout
+    # What the device offers, unless it has ended the connection before asyncssh looks at its offer.
+    why = results(result)["ancient"]["msg"]
+    assert GROUP_1 in why or "only older algorithms, name them: KexAlgorithms" in why, result.stdout
     project.hosts({"ancient": {"ansible_libssh_key_exchange_algorithms": GROUP_1}})
     result = project.run(ASK, hosts="ancient")
     assert said(result) == {"ancient": ["Hostname: ancient"]}, result.stdout
