@@ -144,7 +144,7 @@ CASES = {
     "an inventory on stdin": ["ansible-playbook", "-i", "/dev/stdin", "fails.yml", "--syntax-check"],
     "a vault password by a script": ["ansible-playbook", "-i", "hosts", "vault.yml", "--vault-id", "dev@./password.sh"],
     "steps, without a terminal": ["ansible-playbook", "-i", "hosts", "fails.yml", "--step"],
-    "an abbreviation": ["ansible-playbook", "-i", "hosts", "fails.yml", "--pr", "key", "--list-hosts"],
+    "an abbreviation": ["ansible-playbook", "-i", "hosts", "fails.yml", "--pr", "key", "--list-tasks"],
     "options at -vvvv": ["ansible-playbook", "-i", "hosts", "empty.yml", "-vvvv"],
     "ansible.cfg and variables": ["ansible-playbook", "fails.yml", "-v"],
     "one module": ["ansible", "all", "-i", "hosts", "-m", "command", "-a", "echo {{ inventory_hostname }}", "-f", "1"],

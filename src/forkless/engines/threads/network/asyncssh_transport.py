@@ -29,7 +29,7 @@ __all__ = ["AsyncsshTransport", "transport_for"]
 
 # What libssh offers and forkless.ssh does not: devices that are ten years old may know nothing else.
 OLD_CIPHERS = "aes256-cbc,aes192-cbc,aes128-cbc"
-# Options of the libssh plugin that have no counterpart here: whoever sets one gets libssh.
+# Options of the libssh plugin that have no counterpart here: if one is set, libssh is used.
 _ONLY_LIBSSH = ("publickey_accepted_algorithms", "password_prompt", "config_file")
 
 
