@@ -24,8 +24,7 @@ class ActionModule(ActionBase):
     def run(self, tmp=None, task_vars=None):
         folder, count = self._task.args["folder"], int(self._task.args["count"])
         os.makedirs(folder, exist_ok=True)
-        with open(os.path.join(folder, str(self._task.args["name"])), "w"):
-            pass
+        os.makedirs(os.path.join(folder, str(self._task.args["name"])), exist_ok=True)
         deadline = time.monotonic() + float(self._task.args["patience"])
         while len(os.listdir(folder)) < count:
             if time.monotonic() > deadline:
@@ -153,14 +152,14 @@ def test_everything_around_a_loop_is_as_one_after_another(project):
 def test_a_stop_ends_the_items_that_are_being_executed(project):
     project.write("action_plugins/meet.py", MEET)
     task = (
-        f"- meet: {{folder: '{project.folder}/meeting', name: '{{{{ item }}}}', count: 5, patience: 600}}\n  loop: [1, 2, 3, 4]\n"
+        f"- meet: {{folder: '{project.folder}/meeting', name: '{{{{ inventory_hostname ~ item }}}}', count: 9, patience: 600}}\n  loop: [1, 2, 3, 4]\n"
         "  vars: {forkless_loop_workers: 4}\n"
         f"- meet: {{folder: '{project.folder}/after', name: x, count: 1, patience: 1}}\n"
     )
     run = project.start(task, limit="h1,h2", forks=2)
     folder = project.folder / "meeting"
     deadline = time.monotonic() + 120
-    while not folder.exists() or len(list(folder.iterdir())) < 4:
+    while not folder.exists() or len(list(folder.iterdir())) < 8:  # all items of both hosts
         assert time.monotonic() < deadline
         time.sleep(0.02)
     run.cancel()
