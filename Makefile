@@ -7,6 +7,8 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
 # From 3.12 on Python tells which lines run at a cost of some 8 %; before that it costs 60 %, and `make coverage` does it.
 COVER   = $(shell $(BIN)/python -c "import sys; print('--cov --cov-report=' if sys.version_info >= (3, 12) else '')")
+# Two tests for each core: most of them wait for other processes half of the time.
+export TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, 2 * (os.cpu_count() or 1)))")
 REPORT  = $(BIN)/coverage report --sort=-miss | sed -n '1,22p;$$p'
 export COVERAGE_CORE ?= $(if $(COVER),sysmon,ctrace)
 # pip trusts the system's certificates, uv its own: behind a proxy with a certificate of the house, uv would find no package.
@@ -14,7 +16,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /etc/pki/
 export UV_SYSTEM_CERTS ?= 1
 endif
 
-.PHONY: help demo test coverage lint docs dist changelog bench matrix upstream upstream-fast upstream-collections upstream-tools upstream-mp upstream-runner network soak faults collection clean
+.PHONY: help demo test coverage lint docs dist changelog bench matrix upstream upstream-fast upstream-collections upstream-tools upstream-mp upstream-runner upstream-network network soak faults collection clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -33,9 +35,9 @@ demo: $(VENV)/.ready  ## see it work, in under a minute
 test: $(VENV)/.ready lint  ## run all the tests
 	@echo "preparing what the tests need ..."
 	@$(BIN)/python tests/prepare.py
-	@echo "testing, two at a time ..."
+	@echo "testing, $(TEST_WORKERS) at a time ..."
 	@mkdir -p .cache/coverage
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone' --durations=25 --durations-min=3 $(COVER)
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup -m 'not alone' --durations=25 --durations-min=3 $(COVER)
 	@echo "testing what needs the machine for itself ..."
 	@$(BIN)/python -m pytest -q -m alone $(COVER) $(if $(COVER),--cov-append)
 	@$(if $(COVER),echo "lines that the tests reached; the files with most that they did not:" && $(REPORT),echo "coverage: from Python 3.12 on, or with make coverage")
@@ -45,7 +47,7 @@ test: $(VENV)/.ready lint  ## run all the tests
 coverage: $(VENV)/.ready  ## which lines the tests reach, on any Python (slower on 3.11)
 	@$(BIN)/python tests/prepare.py
 	@mkdir -p .cache/coverage
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m 'not alone' --cov --cov-report=
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup -m 'not alone' --cov --cov-report=
 	@$(REPORT)
 
 lint: $(VENV)/.ready
@@ -86,6 +88,9 @@ upstream-mp: $(VENV)/.ready  ## CPython's own multiprocessing suite, on every Py
 upstream-runner: $(VENV)/.ready  ## ansible-runner's and pexpect's own suites, with the stock spawn and with ours
 	@$(BIN)/python tests/upstream/runner_suites.py
 
+upstream-network: $(VENV)/.ready  ## unit tests of collections for devices, by stock and by forkless: SUITES="cisco.ios=REPOSITORY@TAG ..."
+	@$(BIN)/python tests/upstream/network_suites.py $(SUITES)
+
 soak: $(VENV)/.ready  ## thousands of spawns, hundreds of runs, under a load built to hang the stock spawn; 200 network devices, 20 times
 	@$(BIN)/python tests/soak_spawn.py
 	@$(BIN)/python tests/soak_runs.py
@@ -93,13 +98,14 @@ soak: $(VENV)/.ready  ## thousands of spawns, hundreds of runs, under a load bui
 	@$(BIN)/python tests/prepare.py
 	@$(BIN)/python tests/soak_devices.py --devices 200 --runs 20
 
-network: $(VENV)/.ready  ## one playbook on devices by stock and by forkless, at length and at each verbosity; all that is printed is compared; FRR (as root, with Debian's frr)
+network: $(VENV)/.ready  ## one playbook on devices by stock and by forkless, at length and at each verbosity; all that is printed is compared; FRR (as root, with Debian's frr); PyPI's NETCONF server
 	@$(BIN)/python tests/prepare.py
 	@FORKLESS_NETWORK=1 $(BIN)/python -m pytest -q -n 2 tests/engines/threads/network
 
-faults: $(VENV)/.ready  ## controllers killed at every step and event, 20 rounds each; full disks, 500 jobs, all scenarios over ssh; the queue, on both PostgreSQLs (as root, with pgbouncer and Debian's postgresql)
+faults: $(VENV)/.ready  ## controllers killed at every step and event, 20 rounds each; full disks, 500 jobs, all scenarios over ssh; the queue, on both PostgreSQLs (as root, with pgbouncer, libfaketime and Debian's postgresql)
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py tests/jobs/test_job_environments.py tests/jobs/test_job_scenarios.py
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/queue
+	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/web/test_page_disk.py
 	@FORKLESS_ROUNDS=20 FORKLESS_TEST_POSTGRESQL=debian $(BIN)/python -m pytest tests/queue
 
 collection: $(VENV)/.ready  ## what Ansible's own tools say about the collection

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import nox
 
@@ -23,9 +24,55 @@ nox.options.reuse_existing_virtualenvs = True
 UV = shutil.which("uv", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")) or "uv"
 
 
+# The folder of a Linux system whose Pythons are tested as well; CONTRIBUTING.md says how to make one.
+ROOT = os.environ.get("FORKLESS_TEST_ROOT", "")
+# Its Pythons need its own C library, so they run in a chroot. The checkout is there under the same path, and so is the folder of uv. Mounts
+# and processes are of a namespace and end with it. The shell stays the first process there: it reaps the orphans that tests leave.
+CHROOT = """
+root=$1 checkout=$2 uv=$3; shift 3
+cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
+mount -t tmpfs -o mode=755 run "$root/run"
+mkdir -p "$root/run/sshd" "$root/run/lock" "$root$checkout" "$root$uv"
+mount --bind "$checkout" "$root$checkout"
+mount --bind "$uv" "$root$uv"
+chroot "$root" /usr/bin/env --chdir="$checkout" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@" || exit $?
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python that really starts: its full version, its path, and what its commands begin with."""
+
+    full: str
+    path: str
+    prefix: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return f"{self.full}-root" if self.prefix else self.full
+
+
+def _in_root() -> tuple[str, ...]:
+    unshare = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private")
+    return (*unshare, "sh", "-ec", CHROOT, "sh", os.path.abspath(ROOT), os.getcwd(), os.path.dirname(UV))
+
+
+def _ask(path: str, prefix: tuple[str, ...] = ()) -> Interpreter | None:
+    ask = [*prefix, path, "-c", "import platform; print(platform.python_version())"]
+    answer = subprocess.run(ask, capture_output=True, text=True, check=False)
+    if prefix and answer.returncode not in (0, 127):  # 127: the root works, and has no such Python
+        raise RuntimeError(f"FORKLESS_TEST_ROOT={ROOT} cannot be used: {answer.stderr.strip()}")
+    return Interpreter(answer.stdout.strip(), path, prefix) if answer.returncode == 0 else None
+
+
 @functools.cache
-def interpreters(version: str) -> dict[str, str]:
-    """The Pythons of that minor that really start, on PATH, among pyenv's or beside our own: full version and path, oldest first."""
+def interpreters(version: str) -> list[Interpreter]:
+    """The Pythons of that minor on PATH, among pyenv's, beside our own, or in FORKLESS_TEST_ROOT: oldest first, each release once."""
     # Where pyenv is known, or where the Python that we run on has its siblings.
     pyenv = os.path.join(os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv")), "versions")
     homes = (pyenv, os.path.dirname(sys.base_prefix))
@@ -33,22 +80,18 @@ def interpreters(version: str) -> dict[str, str]:
     on_path = [
         os.path.join(folder, f"python{version}") for folder in os.environ.get("PATH", os.defpath).split(os.pathsep)
     ]
-    found: dict[str, str] = {}
-    for path in [sys.executable, *filter(os.path.exists, on_path), *beside]:
-        ask = [path, "-c", "import platform; print(platform.python_version())"]
-        answer = subprocess.run(ask, capture_output=True, text=True, check=False)
-        full = answer.stdout.strip()
-        if answer.returncode == 0 and full.startswith(f"{version}."):
-            found.setdefault(full, path)
-    return dict(sorted(found.items(), key=lambda one: [int(part) for part in re.findall(r"\d+", one[0])]))
+    asked = [_ask(path) for path in [sys.executable, *filter(os.path.exists, on_path), *beside]]
+    if ROOT:
+        asked.append(_ask(f"/usr/bin/python{version}", _in_root()))
+    found: dict[str, Interpreter] = {}
+    for one in asked:
+        if one is not None and one.full.startswith(f"{version}."):
+            found.setdefault(one.full, one)
+    return sorted(found.values(), key=lambda one: [int(part) for part in re.findall(r"\d+", one.full)])
 
 
-def interpreter(version: str) -> str | None:
-    return next(iter(interpreters(version).values()), None)
-
-
-def oldest_and_newest(version: str) -> list[tuple[str, str]]:
-    found = list(interpreters(version).items())
+def oldest_and_newest(version: str) -> list[Interpreter]:
+    found = interpreters(version)
     return found if len(found) < 2 else [found[0], found[-1]]
 
 
@@ -58,19 +101,37 @@ def releases(core: versions.Core) -> list[str]:
     return [newest] if core.oldest == core.newest else [f"=={core.oldest}", newest]
 
 
-def _pair(session: nox.Session, python: tuple[str, str], core: str, *tests: str) -> None:
-    full, path = python
-    venv = os.path.join(session.create_tmp(), f"py{full}-core{core.strip('=~')}{'+' if core.startswith('~') else ''}")
+def _pair(session: nox.Session, python: Interpreter, core: str, *tests: str) -> None:
+    name = f"py{python.label}-core{core.strip('=~')}{'+' if core.startswith('~') else ''}"
+    venv = os.path.join(session.create_tmp(), name)
     ready = os.path.join(venv, ".ready")
+
+    def run(*command: str, **env: str) -> None:
+        session.run(*python.prefix, *command, env=env, external=True)
+
     if not os.path.exists(ready):
-        session.run(UV, "venv", "--quiet", "--clear", "--seed", "--python", path, venv, external=True)
-        install = [UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python"]
-        session.run(*install, "-e", ".[dev]", f"ansible-core{core}", external=True)
+        run(UV, "venv", "--quiet", "--clear", "--seed", "--python", python.path, venv)
+        run(UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python", "-e", ".[dev]", f"ansible-core{core}")
         open(ready, "w").close()
+    env = {}
     if "not alone" in tests:  # everything: also the tests that need collections, which differ between ansible-cores
-        session.run(f"{venv}/bin/python", "tests/prepare_collections.py", external=True)
-    print(f"-- Python {full}, ansible-core{core}", flush=True)
-    session.run(f"{venv}/bin/python", "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", *tests, external=True)
+        run(f"{venv}/bin/python", "tests/prepare_collections.py")
+        if python.prefix:  # the servers that `make test` has set up do not start in the root
+            env["FORKLESS_JOBS_SERVERS"] = os.path.join(session.create_tmp(), f"servers-{python.label}")
+            run(f"{venv}/bin/python", "tests/prepare_jobs.py", **env)
+    print(f"-- Python {python.label}, ansible-core{core}", flush=True)
+    run(
+        f"{venv}/bin/python",
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        os.environ.get("TEST_WORKERS", "2"),
+        "--dist",
+        "loadgroup",
+        *tests,
+        **env,
+    )
 
 
 def marked() -> list[str]:
@@ -130,13 +191,14 @@ def fingerprints(session: nox.Session) -> None:
     )
     path = os.path.join("src", "forkless", "patching", "fingerprints.json")
     for core in versions.CORES:
-        python = next(filter(None, map(interpreter, core.pythons)), None)
+        python = next((one for minor in core.pythons for one in interpreters(minor)), None)
         if python is None:
             session.error(f"ansible-core {core.minor} needs Python {' or '.join(core.pythons)}; its fingerprints stay")
         venv = os.path.join(session.create_tmp(), f"fingerprints-{core.minor}")
-        session.run(UV, "venv", "--quiet", "--clear", "--python", python, venv, external=True)
+        session.run(*python.prefix, UV, "venv", "--quiet", "--clear", "--python", python.path, venv, external=True)
         for release in dict.fromkeys((core.oldest, core.newest)):
             install = [UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python"]
-            session.run(*install, "-e", ".", f"ansible-core=={release}", external=True)
+            session.run(*python.prefix, *install, "-e", ".", f"ansible-core=={release}", external=True)
             environ = {"FORKLESS_ALLOW_UNKNOWN": "1"}
-            session.run(f"{venv}/bin/python", "-c", script, path, core.oldest, env=environ, external=True)
+            command = [f"{venv}/bin/python", "-c", script, path, core.oldest]
+            session.run(*python.prefix, *command, env=environ, external=True)

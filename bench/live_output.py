@@ -2,7 +2,7 @@
 """
 What output while a task runs costs: a task that prints nothing, 1,000 and 1,000,000 lines, with and without `live_output`.
 
-    python -m bench.live_output
+    python -m bench.live_output [ROUNDS]
 """
 
 from __future__ import annotations
@@ -68,11 +68,13 @@ def measured(lines: int, *, live: bool) -> tuple[float, float, float]:
 def main(rounds: int = 3) -> None:
     os.environ.setdefault("ANSIBLE_LOCALHOST_WARNING", "0")
     measured(0, live=False)  # imports ansible-core
-    print(f"{'lines':>9}  {'':7}  {'wall':>7}  {'controller':>10}  {'host':>7}   (seconds, best of {rounds})")
+    print(
+        f"{'lines':>9}  {'':7}  {'wall':>7}  {'controller':>10}  {'host':>7}   (seconds, the last two of CPU, best of {rounds})"
+    )
     for lines in (0, 1_000, 1_000_000):
         for live in (False, True):
             best = [min(column) for column in zip(*(measured(lines, live=live) for _ in range(rounds)), strict=True)]
-            print(f"{lines:>9}  {'live' if live else 'without'}  {best[0]:7.2f}  {best[1]:10.2f}  {best[2]:7.2f}")
+            print(f"{lines:>9}  {'live' if live else 'without':7}  {best[0]:7.2f}  {best[1]:10.2f}  {best[2]:7.2f}")
     print("100,000 lines a second: this process while the task prints")
     for action, lines in (("shell", 200_000), ("raw", 1_000_000)):
         for live in (False, True):
@@ -82,4 +84,4 @@ def main(rounds: int = 3) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:2]))

@@ -2,7 +2,7 @@
 """
 What the queue costs, on an embedded PostgreSQL: launch to first event, runs and events per second, rows and bytes, slices.
 
-    python -m bench.queue [--small] [--only latency,runs,events,waiting,slices]
+    python -m bench.queue [--small] [--only latency,runs,events,waiting,slices,playbook]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import shutil
 import statistics
 import subprocess
@@ -239,17 +240,20 @@ def waiting(at: Place, small: bool) -> None:
     )
 
 
-def slices(at: Place, small: bool) -> None:
-    """Controller-bound: set_fact, debug and assert, some with loops."""
-    hosts = 40 if small else 200
+def _controller_bound() -> list[dict[str, object]]:
+    """Tasks that set_fact, debug and assert, some with loops."""
     loop = "{{ range(5) | list }}"
-    tasks: list[dict[str, object]] = [
+    return [
         {"set_fact": {"a": "{{ inventory_hostname }}"}}, {"debug": {"msg": "{{ a }}"}}, {"assert": {"that": ["a is defined"]}},
         {"set_fact": {"b": "{{ item }}"}, "loop": loop}, {"debug": {"msg": "{{ item }}"}, "loop": loop},
         {"assert": {"that": ["item >= 0"]}, "loop": loop}, {"set_fact": {"c": 1}}, {"debug": {"var": "c"}},
     ]  # fmt: skip
+
+
+def slices(at: Place, small: bool) -> None:
+    hosts = 40 if small else 200
     at.start_workers(2)
-    at.play(hosts, tasks)
+    at.play(hosts, _controller_bound())
     took = {}
     for many in (None, 2):
 
@@ -268,17 +272,51 @@ def slices(at: Place, small: bool) -> None:
     )
 
 
+def playbook(at: Place, small: bool) -> None:
+    """The same without a queue: `forkless playbook --slices 2` against one run, and against stock, in turns."""
+    hosts, rounds = (40, 1) if small else (200, 3)
+    at.stop_workers()
+    at.play(hosts, _controller_bound())
+    # As pip installs it: with byte code on disk, which the first round writes.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPYCACHEPREFIX"] = os.path.join(at.folder, "bytecode")
+    ours = [sys.executable, "-m", "forkless", "playbook"]
+    commands = {"one": ours, "sliced": [*ours, "--slices", "2"]}
+    took: dict[str, list[float]] = {name: [] for name in commands}
+    spent: dict[str, list[float]] = {name: [] for name in commands}
+
+    def measure(command: list[str]) -> tuple[float, float]:
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        subprocess.run(
+            [*command, "-i", "hosts.ini", "site.yml"], cwd=at.project, env=env, stdout=subprocess.DEVNULL, check=True
+        )
+        wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    measure([*commands["one"], "--syntax-check"])
+    for _ in range(rounds):
+        for name, command in commands.items():
+            wall, cpu = measure(command)
+            took[name].append(wall)
+            spent[name].append(cpu)
+    stock = measure([os.path.join(os.path.dirname(sys.executable), "ansible-playbook")])[0]
+    one, sliced = min(took["one"]), min(took["sliced"])
+    print(
+        f"forkless playbook, {hosts} hosts x 8 tasks on the controller: one run {one:.1f} s ({min(spent['one']):.1f} s CPU), --slices 2 "
+        f"{sliced:.1f} s ({min(spent['sliced']):.1f} s CPU): {one / sliced:.2f}x; stock {stock:.1f} s: {stock / sliced:.2f}x"
+    )
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.queue")
     parser.add_argument("--small", action="store_true", help="a tenth of everything, for a busy machine")
-    parser.add_argument("--only", default="latency,runs,events,waiting,slices")
+    parser.add_argument("--only", default="latency,runs,events,waiting,slices,playbook")
     options = parser.parse_args(argv if argv is not None else [])
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs")
     with place() as at:
         for name in options.only.split(","):
-            {"latency": latency, "runs": runs, "events": events, "waiting": waiting, "slices": slices}[name](
-                at, options.small
-            )
+            parts = {"latency": latency, "runs": runs, "events": events, "waiting": waiting}
+            (parts | {"slices": slices, "playbook": playbook})[name](at, options.small)
 
 
 if __name__ == "__main__":

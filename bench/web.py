@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-The page: the first page with 10,000 runs, an 800 x 300 run opened, and the time from an event to the pixel with few and many readers.
+The page: the first page with 10,000 runs, an 800 x 300 run opened, the time from an event to the pixel with few and many readers, and
+what readers cost a run.
 
-    python -m bench.web [--hosts 800 --tasks 300 --runs 10000 --readers 200]
+    python -m bench.web [--hosts 800 --tasks 300 --runs 10000 --readers 200 --rounds 3]
 
 A database and a server of its own; events are made up and stored as a worker stores them. Needs chromium and playwright.
 """
@@ -10,11 +11,13 @@ A database and a server of its own; events are made up and stored as a worker st
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
 import json
 import os
 import pathlib
 import re
+import selectors
 import shutil
 import signal
 import socket
@@ -22,13 +25,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
 import uuid
+from typing import TYPE_CHECKING
 
 import psycopg
 from playwright.sync_api import sync_playwright
 
 from forkless.queue import database, event_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 INSERT = (
     "INSERT INTO forkless.run (status, spec, project, created_by, versions, rc, started, ended, origin, attempt, attempt_counter, counter, lost_after) "
@@ -146,21 +155,123 @@ def measure(
             append(connection, live, 1, [event("runner_on_start", "host0", 1, 1)])
             before = memory(process.pid)
             others = readers(address, token, live, many - 1)
-            page.goto(f"{address}/runs/{live}")
-            page.wait_for_function("Number(document.body.dataset.position) >= 1")
-            found = to_pixel(connection, page, live, 2, 40)
-            each = f", {(memory(process.pid) - before) * 1024 / (many - 1):.0f} KB for each reader" if many > 1 else ""
+            with Drain(others):
+                page.goto(f"{address}/runs/{live}")
+                page.wait_for_function("Number(document.body.dataset.position) >= 1")
+                found = to_pixel(connection, page, live, 2, 40)
+                grown = (memory(process.pid) - before) * 1024
+            each = f", {grown / (many - 1):.0f} KB for each reader" if many > 1 else ""
             print(
                 f"event to pixel, {many} readers: p50 {found[len(found) // 2] * 1000:.0f} ms, p99 {found[-1] * 1000:.0f} ms{each}"
             )
-            for one in others:
-                one.close()
         browser.close()
+
+
+class Drain:
+    """Reads what streams send, as open pages do. What it costs is this process's."""
+
+    def __init__(self, streams: list[socket.socket]) -> None:
+        self._streams, self._ended = streams, threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        for one in self._streams:
+            one.close()
+
+    def _read(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for one in self._streams:
+                selector.register(one, selectors.EVENT_READ)
+            while not self._ended.is_set():
+                for key, _ in selector.select(0.1):
+                    if not key.fileobj.recv(1 << 16):
+                        selector.unregister(key.fileobj)
+
+
+def call(address: str, token: str, path: str, body: dict[str, object] | None = None) -> dict[str, object]:
+    asked = urllib.request.Request(
+        address + path, None if body is None else json.dumps(body).encode(),
+        {"authorization": f"Bearer {token}", "content-type": "application/json"},
+    )  # fmt: skip
+    with urllib.request.urlopen(asked, timeout=120) as answer:
+        return json.loads(answer.read())
+
+
+def processor(pid: int) -> float:
+    """Seconds of a process and of its children that have ended."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def one_run(address: str, token: str, many: int) -> tuple[float, float]:
+    """Wall seconds of a run and processor seconds of its worker, with so many readers of its stream."""
+    worker = next(one["pid"] for one in call(address, token, "/api/workers")["workers"] if one["state"] == "idle")
+    before = processor(worker)
+    run = call(address, token, "/api/runs", {"playbook": "site.yml", "inventory": "hosts.ini"})["id"]
+    with Drain(readers(address, token, run, many)):
+        while (found := call(address, token, f"/api/runs/{run}"))["status"] in ("waiting", "running"):
+            time.sleep(0.2)
+    if found["status"] != "successful":
+        raise SystemExit(f"the run is {found['status']}: {found['sentence']}")
+    while not any(
+        one["pid"] == worker and one["state"] == "idle" for one in call(address, token, "/api/workers")["workers"]
+    ):
+        time.sleep(0.1)
+    return found["seconds"], processor(worker) - before
+
+
+def cost(asked: argparse.Namespace, folder: pathlib.Path) -> None:
+    """A run of 40 hosts and 60 tasks on a worker, with and without readers, in turn."""
+    project = folder / "infra"
+    project.mkdir()
+    (project / "hosts.ini").write_text("".join(f"host{number} ansible_connection=local\n" for number in range(40)))
+    tasks = "".join(f"    - {{name: task {number}, debug: {{msg: '{number}'}}}}\n" for number in range(60))
+    (project / "site.yml").write_text(f"- hosts: all\n  gather_facts: false\n  tasks:\n{tasks}")
+    with serving(folder / "cost.log", "--processes", "1", "--project", str(project)) as (_, address, token):
+        while not any(one["state"] == "idle" for one in call(address, token, "/api/workers")["workers"]):
+            time.sleep(0.2)
+        one_run(address, token, 0)  # what is imported once
+        found: dict[int, list[tuple[float, float]]] = {0: [], asked.readers: []}
+        for _ in range(asked.rounds):
+            for many, times in found.items():
+                times.append(one_run(address, token, many))
+    without, with_readers = (
+        [statistics.median(column) for column in zip(*times, strict=True)] for times in found.values()
+    )
+    for name, was, now in zip(("wall", "processor"), without, with_readers, strict=True):
+        print(
+            f"a run of 40 x 60, {name}: {was:.2f} s without readers, {now:.2f} s with {asked.readers} ({(now / was - 1) * 100:+.1f} %)"
+        )
+
+
+@contextlib.contextmanager
+def serving(log: pathlib.Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "forkless", "serve", "--port", "0", *arguments],
+            stdout=out,
+            stderr=out,
+            env=dict(os.environ),
+        )
+    try:
+        while not (found := re.search(r"(http://\S+?)/\?token=(\S+)", log.read_text())):
+            if process.poll() is not None:
+                raise SystemExit(log.read_text())
+            time.sleep(0.1)
+        yield process, found[1], found[2]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, default in (("hosts", 800), ("tasks", 300), ("runs", 10_000), ("readers", 200)):
+    for name, default in (("hosts", 800), ("tasks", 300), ("runs", 10_000), ("readers", 200), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     asked = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="forkless-bench-web-")
@@ -168,22 +279,12 @@ def main() -> None:
     os.environ |= {"XDG_STATE_HOME": folder, "FORKLESS_DATABASE": ""}
     try:
         with database.located() as url:
-            log = pathlib.Path(folder) / "serve.log"
-            with log.open("wb") as out:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "forkless", "serve", "--port", "0", "--processes", "0"],
-                    stdout=out,
-                    stderr=out,
-                    env=dict(os.environ),
-                )
-            try:
-                while not (found := re.search(r"(http://\S+?)/\?token=(\S+)", log.read_text())):
-                    time.sleep(0.1)
-                with psycopg.connect(url, autocommit=True) as connection:
-                    measure(asked, connection, process, found[1], found[2])
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait()
+            with (
+                serving(pathlib.Path(folder) / "serve.log", "--processes", "0") as (process, address, token),
+                psycopg.connect(url, autocommit=True) as connection,
+            ):
+                measure(asked, connection, process, address, token)
+            cost(asked, pathlib.Path(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

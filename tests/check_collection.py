@@ -50,7 +50,7 @@ def python_for(core: str) -> tuple[str, str]:
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     fitting = [python for python, minor in versions.PAIRS if minor == core]
     for version in [ours] * (ours in fitting) + fitting[::-1]:
-        path = noxfile.interpreter(version)
+        path = next((one.path for one in noxfile.interpreters(version) if not one.prefix), None)
         if path is not None:
             return path, version
     raise SystemExit(

@@ -8,7 +8,8 @@ prints the port of each device as one line of JSON and serves until its stdin en
 appended to the second argument. A separate process, because libssh holds the interpreter's lock while it connects.
 
 `accept` says what happens to a TCP connection before a word is said: "silent" never answers, "reset" resets it, "close" closes it. The
-command `drop` ends the session, `reboot` does so and stops the device for good. A device that `asks` for no password serves as a jump.
+command `drop` ends the session, `reboot` does so and stops the device for good. A device that `asks` for no password serves as a jump. `echo`
+"typed" echoes each character when it comes, "lines" each line when it is complete.
 """
 
 from __future__ import annotations
@@ -54,12 +55,14 @@ class Device:
         accept=None,
         asks=True,
         algorithms=None,
+        echo="lines",
     ):
         self.name, self.os, self.user, self.password, self.secret = name, os, user, password, secret
         self.speaks, self.login_delay, self.lag, self.free = speaks, login_delay, lag, sessions
         self.accept, self.asks, self.server = accept, asks, None
         self.made = 0  # NETCONF sessions
         self.algorithms = algorithms or {}
+        self.echo = echo
         self.lines = [f"hostname {name}"]
         self._log = log
 
@@ -136,6 +139,8 @@ class Session:
             if not data:
                 return
             typed += data
+            if self.device.echo == "typed" and self.answer_to is None:
+                self.process.stdout.write(re.sub(rb"[\r\n]", b"", data))
             while (end := re.search(rb"[\r\n]", typed)) is not None:
                 line, typed = typed[: end.start()].decode().strip(), typed[end.end() :]
                 if not await self.line(line):
@@ -153,7 +158,7 @@ class Session:
             return True
         device.tell("command", line=line)
         await asyncio.sleep(device.lag)
-        self.write(f"{line}\n")
+        self.write("\n" if device.echo == "typed" else f"{line}\n")
         if line in ("drop", "reboot"):
             device.tell("dropped")
             if line == "reboot":

@@ -66,14 +66,30 @@ def test_a_seam_that_is_gone_and_an_argument_that_our_worker_lacks_are_told():
     assert lines[1].startswith("WorkerProcess takes 'trace'")
 
 
+def test_a_seam_of_the_new_minor_only_is_told_when_it_is_gone():
+    site = "ansible.module_utils._internal._debug:signal"
+    known = made("2.21.5", looks={site: fingerprints.MISSING})
+    lines, _ = porting.compare(known, made("2.22.0", looks={site: fingerprints.MISSING}, reasons={site: "a reason"}))
+    assert lines == [f"{site}: is missing (a reason)"]
+
+
+NEW = """\
+os.fork()
+signal.signal(signal.SIGUSR1, dump)
+'a global function'
+global cache
+plain = 1
+"""
+
+
 def test_new_lines_that_touch_the_whole_process_are_told(tmp_path):
-    for name, text in (("old", "os.fork()\n"), ("new", "os.fork()\nsignal.signal(signal.SIGUSR1, dump)\nplain = 1\n")):
+    for name, text in (("old", "os.fork()\n"), ("new", NEW)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "debug.py").write_text(text)
     (tmp_path / "new/modules").mkdir()
     (tmp_path / "new/modules/ping.py").write_text("os._exit(1)\n")
     told = porting.risky_lines(str(tmp_path / "old"), str(tmp_path / "new"))
-    assert told == ["debug.py: signal.signal(signal.SIGUSR1, dump)"]
+    assert told == ["debug.py: signal.signal(signal.SIGUSR1, dump)", "debug.py: global cache"]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless.core import versions
 from forkless.core.errors import ForklessError, SpecError
+from forkless.patching.fingerprints import MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,7 @@ CHECKS = (
 RISKY = re.compile(
     r"\b(signal\.(signal|alarm|setitimer|pthread_sigmask)|os\.(fork|forkpty|_exit|chdir|umask|setsid|dup2|killpg|register_at_fork|environ\[|putenv)"
     r"|multiprocessing|subprocess\.(Popen|run|call|check_\w+)|atexit\.|locale\.setlocale|sys\.(stdout|stderr|stdin)\s*=|functools\.(lru_)?cache"
-    r"|threading\.(Lock|RLock)\(|_?register_at_fork|global )"
+    r"|threading\.(Lock|RLock)\(|_?register_at_fork)|^global "
 )
 
 
@@ -97,9 +98,10 @@ def compare(known: Survey, new: Survey) -> tuple[list[str], list[str]]:
     lines: list[str] = []
     diffs: list[str] = []
     for site, look in new.looks.items():
-        if look == known.looks.get(site):
+        # A seam that only the new minor has is missing in the one before as well: that is no reason to keep silent.
+        if look == known.looks.get(site) and look != MISSING:
             continue
-        moved = "is missing" if look == "missing" else "has changed"
+        moved = "is missing" if look == MISSING else "has changed"
         lines.append(f"{site}: {moved} ({new.reasons[site]})")
         before, after = known.sources.get(site, ""), new.sources.get(site, "")
         diffs += difflib.unified_diff(

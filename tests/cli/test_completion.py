@@ -41,6 +41,9 @@ def needs(shell):
         (["jobs", "cl"], {"cleanup"}),
         (["jobs", "cleanup", "--old"], {"--older-than"}),
         (["run", "--rot"], {"--rotate-artifacts"}),
+        (["watch", "--no-f"], {"--no-follow"}),
+        (["users", "rol"], {"role"}),
+        (["serve", "--por"], {"--port"}),
         (["completion", "z"], {"zsh"}),
     ],
 )

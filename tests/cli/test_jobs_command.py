@@ -11,7 +11,7 @@ import time
 import pytest
 
 from forkless import StoreError, jobs
-from forkless.cli import jobs_client
+from forkless.cli import jobs_client, jobs_lookup
 from forkless.cli.commands import jobs as command
 from forkless.jobs import Key
 from jobs_controller import Controller, start, until
@@ -301,6 +301,21 @@ def test_a_vault_id_that_would_prompt_at_every_look_is_refused(folder, capsys):
     code, _, err = call("wait", "soon", "--vault-id", "dev@prompt", "--store", folder, capsys=capsys)
     assert code == 2
     assert "use --ask-vault-pass" in err
+
+
+def test_every_option_that_says_how_to_reach_hosts_is_handed_to_the_play(monkeypatch):
+    handed_on = [
+        "-u", "me", "-c", "local", "--private-key", "key", "--become-user", "other", "--become-method", "su",
+        "--become-password-file", "become", "--connection-password-file", "login", "-e", "a=1", "-e", "b=2",
+        "--vault-password-file", "vault", "--vault-password-file", "more", "--vault-id", "dev@file",
+    ]  # fmt: skip
+    asked = command._parser().parse_args(["status", "-i", "one", "-i", "two", "-b", "-k", "-K", "-J", *handed_on])
+    monkeypatch.setattr(jobs_lookup, "_password", lambda prompt: f"<{prompt}>")
+    access = jobs_lookup.access(asked)
+    assert access.args == tuple(handed_on)
+    assert (access.inventory, access.become) == (("one", "two"), True)
+    assert access.passwords == {"conn_pass": "<SSH password: >", "become_pass": "<BECOME password: >"}
+    assert access.vault_password == "<Vault password: >"
 
 
 @pytest.mark.spawns

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
+import os
 import pathlib
 import re
+import subprocess
 import sys
 import tomllib
 
@@ -62,6 +65,41 @@ def test_the_error_for_an_unknown_minor_names_the_known_ones():
     assert "ansible-core>=2.18,<2.23" in str(SeamError("2.99.0"))
 
 
+@pytest.fixture
+def noxfile(monkeypatch):
+    """The noxfile as it is read with FORKLESS_TEST_ROOT."""
+    monkeypatch.setenv("FORKLESS_TEST_ROOT", "/srv/testing")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("nox.registry._REGISTRY", {})
+    spec = importlib.util.spec_from_file_location("noxfile_with_a_root", ROOT / "noxfile.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pythons_of_a_root_are_tested_with_those_of_this_machine(noxfile, monkeypatch):
+    def run(command, **_):
+        inside = command[0] == "unshare"
+        if inside and "/usr/bin/python3.13" not in command:
+            return subprocess.CompletedProcess(command, 127, "", "")
+        return subprocess.CompletedProcess(command, 0, "3.13.15\n" if inside else "3.13.2\n", "")
+
+    monkeypatch.setattr(noxfile.subprocess, "run", run)
+    here, there = noxfile.oldest_and_newest("3.13")
+    assert (here.full, here.prefix) == ("3.13.2", ())
+    assert (there.full, there.path) == ("3.13.15", "/usr/bin/python3.13")
+    assert {"/srv/testing", os.getcwd(), os.path.dirname(noxfile.UV)} < set(there.prefix)
+    assert noxfile.interpreters("3.15") == []
+
+
+def test_a_root_that_cannot_be_used_is_named(noxfile, monkeypatch):
+    failed = subprocess.CompletedProcess([], 1, "", "unshare: Operation not permitted")
+    monkeypatch.setattr(noxfile.subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(RuntimeError, match="/srv/testing cannot be used: unshare: Operation not permitted"):
+        noxfile.interpreters("3.15")
+
+
 @pytest.mark.parametrize(
     ("python", "core", "sentence"),
     [
@@ -108,5 +146,8 @@ def test_a_run_on_a_python_that_is_too_new_says_so(too_new):
 
 @pytest.mark.matrix
 def test_the_doctor_says_so_too(too_new, capsys):
-    assert doctor.main(["--seams"]) == 1
-    assert capsys.readouterr().out.count("does not support Python") >= 2
+    assert doctor.main(["--seams", "--format", "json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    packages = {one["name"]: one["means"] for one in report["packages"]}
+    said = [packages["ansible-core"], packages["seams"], *report["stock"][:1], *report["sections"]["seams"]]
+    assert [bool(re.match(r"ansible-core \S+ does not support Python 3\.", one)) for one in said] == [True] * 4, said

@@ -378,3 +378,24 @@ def test_of_five_controllers_on_a_real_s3_server_one_starts_the_job_anew_and_the
     url = make_url("s3", weed, tmp_path)
     start_anew_by_five(controller, url)
     assert (controller.folder / "ran-h0").read_text() == "started\n"
+
+
+OUT_OF_DATE = """
+from types import SimpleNamespace
+from ansible_collections.forkless.core.plugins.action.async_job import ActionModule
+
+old, new = SimpleNamespace(ansible_job_id="old", attempts=[]), SimpleNamespace(ansible_job_id="new", attempts=[])
+found = iter([old, new, new])
+action = object.__new__(ActionModule)
+action._registry = SimpleNamespace(find=lambda key: next(found))
+action._key = lambda asked: "key"
+# Another controller has removed the files of the job that was done, and has started it anew.
+action._status_of = lambda record, asked: {"state": "lost" if record is old else "running"}
+action._found = lambda record, asked: record.ansible_job_id
+print(action._load({"claim": True, "retries": 0, "forget": ["done"]}))
+"""
+
+
+def test_a_job_that_another_controller_starts_anew_while_the_host_is_asked_is_the_one_that_is_found():
+    done = subprocess.run([sys.executable, "-c", OUT_OF_DATE], capture_output=True, text=True, check=False, timeout=100)
+    assert (done.stdout, done.stderr) == ("new\n", "")

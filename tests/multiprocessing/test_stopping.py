@@ -154,6 +154,31 @@ def test_one_that_cannot_be_stopped_counts_as_dead_and_is_named(ctx, caplog):
         end.close()
 
 
+def test_one_that_ends_late_leaves_no_end_of_a_pipe_open(ctx):
+    """A stopped child that was declared dead lets go of its arguments when its thread ends, though nobody asks abandoned()."""
+    read_end, write_end = ctx.Pipe(duplex=False)
+    back, forth = ctx.Pipe(duplex=False)
+    queue = ctx.SimpleQueue()
+    child = ctx.Process(target=block_with, args=(read_end, queue, forth))
+    child.start()
+    assert queue.get() == "blocked"
+    child.terminate()
+    child.join(WAIT)
+    assert child.exitcode == -signal.SIGTERM
+    forth.close()
+    write_end.send_bytes(b"go")
+    assert back.poll(WAIT), "the end of the pipe that the child had is still open"
+    with pytest.raises(EOFError):
+        back.recv()
+    for end in (read_end, write_end, queue, back):
+        end.close()
+
+
+def block_with(read_end, queue, forth):
+    assert forth.writable
+    block(read_end, queue)
+
+
 def test_a_child_stopped_before_its_first_statement_never_runs(ctx):
     ran = ctx.Value("i", 0)
     children = [ctx.Process(target=mark, args=(ran,)) for _ in range(20)]

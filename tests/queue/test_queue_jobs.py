@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import threading
 
@@ -123,9 +124,13 @@ def test_an_owner_who_may_not_create_roles_upgrades_and_is_told_what_is_missing(
 def test_the_database_lets_a_host_be_asked_the_one_thing_only(url, database, project):
     playbook(project, tasks=["- debug:"])
     number = launch(url, project)
+    database.all(
+        "INSERT INTO forkless.job_record (scope, stem, revision, body) VALUES ('/srv/site', 'web1/site/rebuild', 1, %s)",
+        json.dumps({"host": "web1", "job_name": "rebuild"}).encode(),
+    )
     about = {
         "op": "status",
-        "id": "0" * 16,
+        "id": hashlib.sha256(b"/srv/site\0web1/site/rebuild").hexdigest()[:16],
         "job_name": "rebuild",
         "playbook_name": "site",
         "backend": "queue:/srv/site",
@@ -141,6 +146,9 @@ def test_the_database_lets_a_host_be_asked_the_one_thing_only(url, database, pro
         {"playbook_name": "{{ x }}"}, {"backend": "queue:{{ x }}"}, {"backend": "file:/tmp"}, {"backend": None},
     ):  # fmt: skip
         with pytest.raises(psycopg.errors.DataException, match="a host cannot be asked that"):
+            ask(**wrong)
+    for wrong in ({"host": "web"}, {"host": "all"}, {"id": "0" * 16}):  # a group, or no job of this host
+        with pytest.raises(psycopg.errors.NoDataFound, match="there is no such job on"):
             ask(**wrong)
     assert database.one("SELECT count(*) FROM forkless.run") == 1
     asked = database.one("SELECT spec FROM forkless.run WHERE id = %s", ask(lines=1000))

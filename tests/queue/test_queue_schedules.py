@@ -141,7 +141,8 @@ def test_a_time_that_was_launched_and_a_schedule_that_fails_hold_up_no_other(url
     ("name", "cron", "more", "sentence"),
     [
         ("n", "61 * * * *", {}, "is not a time of a schedule"),
-        ("n", "0 0 31 2 *", {}, "is not a time of a schedule|never happens"),
+        ("n", "0 0 31 2 *", {}, "'0 0 31 2 .' never happens: no month of it has that day"),
+        ("n", "0 0 1 13 *", {}, "is not a time of a schedule"),
         ("n", "@daily", {}, "is not a time of a schedule"),
         ("n", "0 3 * * *", {"time_zone": "Mars/Olympus"}, "there is no time zone 'Mars/Olympus'"),
         ("a b", "0 3 * * *", {}, "is not a name for a schedule"),

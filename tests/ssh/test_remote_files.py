@@ -189,7 +189,7 @@ SESSIONS = """
 """
 
 
-@pytest.mark.parametrize("connection", ["forkless.core.ssh", "ssh"])
+@pytest.mark.parametrize("connection", [pytest.param("forkless.core.ssh", marks=pytest.mark.matrix), "ssh"])
 def test_a_host_that_has_an_interpreter_is_asked_for_no_shell_and_no_transfer(play, connection):
     run = play(SESSIONS, extra={"ansible_connection": connection}, verbosity=3)
     assert run.rc == 0, run.stdout

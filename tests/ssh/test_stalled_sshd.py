@@ -144,3 +144,32 @@ def test_a_command_that_was_sent_and_not_confirmed_is_ended_when_its_task_is(opt
         return connection.channel.said
 
     assert asyncio.run(main()) == ["kill", "close"]
+
+
+class Unanswered:
+    """A connection with data that its host does not read: it is closed only when it is cut."""
+
+    def __init__(self):
+        self.said, self._cut = [], asyncio.Event()
+
+    def close(self):
+        self.said.append("close")
+
+    def abort(self):
+        self.said.append("abort")
+        self._cut.set()
+
+    async def wait_closed(self):
+        await self._cut.wait()
+
+
+def test_a_connection_whose_host_does_not_read_is_cut(options, monkeypatch):
+    monkeypatch.setattr(connection_module, "CLOSING", 0.01)
+
+    async def main():
+        host, connection = connection_module.HostConnection(options().settings()), Unanswered()
+        host._connection = connection
+        await asyncio.wait_for(host.close(), SOON)
+        return connection.said
+
+    assert asyncio.run(main()) == ["close", "abort"]

@@ -61,11 +61,11 @@ def _clients():
 class Served:
     """A running `forkless serve`, and clients for it."""
 
-    def __init__(self, *arguments, **environment):
+    def __init__(self, *arguments, before=(), **environment):
         self._people, self._kept = {}, []
         self.out = tempfile.NamedTemporaryFile(mode="r+", prefix="fk-serve-", delete=False)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "forkless", "serve", "--port", "0", *arguments],
+            [*before, sys.executable, "-m", "forkless", "serve", "--port", "0", *arguments],
             stdout=self.out.fileno(), stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=dict(os.environ) | environment,
         )  # fmt: skip
         wait_until(lambda: "Ctrl-C ends" in self.log() or self.process.poll() is not None, "the address")
@@ -184,7 +184,7 @@ def write_project(folder):
     )
     (folder / "durable.yml").write_text(
         f"- hosts: web3\n  gather_facts: false\n  vars: {{ansible_async_dir: {folder.parent}/async}}\n  tasks:\n"
-        f"    - command: sh -c 'echo begun > {folder.parent}/durable.out; exec sleep 6000'\n      args: {{}}\n      async: 7000\n      poll: 0\n      register: started\n"
+        f"    - command: sh -c 'exec > {folder.parent}/durable.out; echo \"{EVIL}begun\"; until test -e {folder.parent}/durable.gate; do sleep 0.2; done; echo and-more; exec sleep 6000'\n      args: {{}}\n      async: 7000\n      poll: 0\n      register: started\n"
         "    - include_role: {name: forkless.core.async_job_save}\n"
         "      vars: {async_job_save_job_name: rebuild, async_job_save_ansible_job_id: '{{ started.ansible_job_id }}'}\n"
     )

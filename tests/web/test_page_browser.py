@@ -253,6 +253,19 @@ def test_a_job_that_outlives_its_run_is_seen_asked_and_ended_on_its_host(tab, pa
         assert "the host was not asked yet" in shown.inner_text()
         tab.get_by_role("button", name="Ask the host: rebuild").click()
         shown.locator(".state", has_text="running").wait_for()
+        tab.get_by_role("button", name="Follow the output: rebuild").click()
+        shown.get_by_text("following its output in").wait_for()
+        follows = shown.get_by_role("link", name="run ").inner_text()
+        shown.locator("pre", has_text=f"{EVIL}begun").wait_for()
+        asking = client.get("/api/hosts/jobs", params={"host": "web3"}).json()["jobs"][0]
+        # The same run still asks: its output came while it ran, not with its result.
+        assert (asking["asking_for"], f"run {asking['asking']}") == ("output", follows)
+        assert "and-more" not in shown.locator("pre").inner_text()
+        (project.parent / "durable.gate").write_text("go on")
+        shown.locator("pre", has_text="and-more").wait_for()
+        tab.get_by_role("button", name="Stop following: rebuild").click()
+        tab.get_by_role("button", name="Follow the output: rebuild").wait_for()
+        assert "and-more" in shown.locator("pre").inner_text()
     finally:
         tab.get_by_role("button", name="End the job: rebuild").click()
         tab.get_by_text("Really end it?").click()

@@ -25,6 +25,7 @@ COMMANDS = {
     "exec": "run a command, such as make or molecule, whose ansible-playbook is forkless",
     "shim": "install an ansible-playbook that is forkless, for other programs; remove it; tell about it",
     "run": "run an ansible-runner folder (private_data_dir), as `ansible-runner run` does",
+    "watch": "show a run of another process as it happens, from its artifact folder or its events",
     "jobs": "list, follow, stop and tidy up jobs that outlive their play",
     "launch": "queue a playbook for workers, on this or other machines",
     "worker": "carry out queued runs on this machine",
@@ -47,6 +48,7 @@ a fork copied, and it works where no process can be started.
   forkless adhoc all -i hosts.ini -m ping             what ansible does
   forkless exec -- molecule test                      any program that calls ansible-playbook, without changing it
   forkless run DIR -p site.yml                        what ansible-runner run does
+  forkless watch DIR                                  a run of another program, as it happens
   forkless jobs list                                  jobs that outlive their play
   forkless launch site.yml -i hosts.ini --follow      queue it; `forkless worker` carries it out, here or elsewhere
   forkless serve --project .                          see and steer runs in a browser

@@ -211,9 +211,13 @@ class ProcessTree:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
-    def end(self, grace: float, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send `number` to the first process, wait up to `grace` seconds for it, then kill what is left of the tree."""
+    def end(self, grace: float, number: signal.Signals | None = signal.SIGTERM) -> None:
+        """
+        Send `number` to the first process, wait up to `grace` seconds for it, then kill what is left of the tree. None: the process
+        has been asked already.
+        """
         if grace > 0:
-            self.ask(number)
+            if number is not None:
+                self.ask(number)
             wait_for_end(self.pid, grace)
         self.kill()

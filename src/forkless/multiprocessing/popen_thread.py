@@ -171,6 +171,8 @@ class _ThreadChild:
                     continue
             try:
                 transfer.FdInPickle.drop_unclaimed(self._state)
+                if self._state.process is not None:
+                    bootstrap.drop_references(self._state.process)
                 if thread is not None:
                     thread._delete()  # type: ignore[attr-defined]
             finally:
@@ -191,5 +193,4 @@ class _ThreadChild:
             finally:
                 del self._receive
         code: int = state.process._bootstrap(parent_sentinel=None)
-        bootstrap.drop_references(state.process)
         return code & 0xFF

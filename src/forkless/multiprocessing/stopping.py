@@ -106,6 +106,8 @@ class Stopper:
     def thread_gone(self) -> None:
         """Called by the thread when its work is over: no exception is set on it afterwards, a pending one is cancelled."""
         with self._lock:
+            if self in _left_behind:  # before `gone`: the call is repeated until that is set
+                _left_behind.remove(self)
             self.gone = True
         if self.signal or self.interrupted:
             thread_exception.take_back()
@@ -155,8 +157,11 @@ class Stopper:
     def _leave_behind(self, exitcode: int) -> None:
         """Declare the child dead, and log its thread as abandoned if it still runs."""
         try:
-            if not self.gone:
-                _left_behind.append(self)
+            with self._lock:
+                late = not self.gone
+                if late:
+                    _left_behind.append(self)
+            if late:
                 _log.warning("%s", self.report())
         finally:
             # After logging: the program may exit as soon as the child has ended, and the warning would be lost.
@@ -176,10 +181,10 @@ class Stopper:
         return Abandoned(self._name, self._state.pid, time.monotonic() - self._asked_at, stack)
 
 
+# Only threads that still run: a stopper holds its child's state, and through it the child's ends of pipes.
 _left_behind: list[Stopper] = []
 
 
 def abandoned() -> list[Abandoned]:
     """The abandoned threads that still run, oldest first. A thread that has ended is not listed any more."""
-    _left_behind[:] = [stopper for stopper in _left_behind if not stopper.gone]
-    return [stopper.report() for stopper in _left_behind]
+    return [stopper.report() for stopper in list(_left_behind) if not stopper.gone]

@@ -29,6 +29,7 @@ from __future__ import annotations
 from forkless.queue.client import Queue, QueuedRun, connect
 from forkless.queue.errors import (
     DatabaseError,
+    DatabaseFullError,
     DeliveredError,
     QueueError,
     QueueRequestError,
@@ -40,6 +41,7 @@ from forkless.queue.requests import LaunchOptions
 
 __all__ = [
     "DatabaseError",
+    "DatabaseFullError",
     "DeliveredError",
     "HostRecap",
     "LaunchOptions",

@@ -92,8 +92,8 @@ class Attempt:
         self._stop_calls = 0
         self.left_behind = False
         """Whether a thread of the run did not end. It may still act on hosts, so this process must end."""
-        self._seen = 0
-        self._stored = 0
+        # Numbers of events: those in the packed batch or stored, those stored, those counted in the progress.
+        self._seen = self._stored = self._counted = 0
         self._wake_in, self._wake_out = os.pipe()
         self._verdict: Verdict = "finished"
 
@@ -148,6 +148,8 @@ class Attempt:
         except Exception as err:  # after any error, the run must end in the database
             log.exception("run %d could not be carried out", self.run_id)
             result = ("failed", 250, f"the worker could not carry the run out: {type(err).__name__}")
+        if result[0] == "canceled" and not self._stopping and self.lease.expired():
+            self._note_lost()
         with self._lock:
             self._result = result
         self._over.set()
@@ -249,9 +251,8 @@ class Attempt:
         asked: float | None = None
         urgent = False
         while not self._over.wait(_REST):
-            if self.lease.expired() and not self._lost:
-                self._lost = f"its worker heard nothing from the database for {self.lease.seconds - self.lease.margin:.0f} s and stopped it"
-                log.error("run %d: no renewal was confirmed in time; stopping it", self.run_id)
+            if self.lease.expired():
+                self._note_lost()
             if not self._stopping:
                 continue
             now = clock()
@@ -264,6 +265,14 @@ class Attempt:
             if self.lease.expired() and clock() > self.lease.until + self.lease.margin * 0.6:
                 log.error("run %d did not stop in time; this worker process ends itself", self.run_id)
                 end_process()
+
+    def _note_lost(self) -> None:
+        """The lease has ended. The run looks at it as well before each step, and may have stopped before `_watch` saw it."""
+        with self._lock:
+            if self._lost:
+                return
+            self._lost = f"its worker heard nothing from the database for {self.lease.seconds - self.lease.margin:.0f} s and stopped it"
+        log.error("run %d: no renewal was confirmed in time; stopping it", self.run_id)
 
     # -- the thread that writes --------------------------------------------------------------------------------
 
@@ -281,6 +290,7 @@ class Attempt:
                     connection = database.connect(self._place.url)
                     with self._limited(connection):
                         connection.execute("LISTEN forkless_cancel")
+                        self._resume(connection)
                 if self._step(connection):
                     break
                 if trouble:
@@ -307,8 +317,29 @@ class Attempt:
     def _limited(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
         return database.limited(connection, min(_STATEMENT, self.lease.seconds / 2))
 
+    def _resume(self, connection: Connection) -> None:
+        """Ask the server behind a new connection what it has of this attempt: after a failover that may be less than was confirmed."""
+        names = ("queue_job", "worker_id", "worker_name", "worker_versions", "lost_after")
+        job, worker, name, versions, seconds = (self._row[column] for column in names)
+        row = connection.execute(
+            "SELECT forkless.resume(%s, %s, %s, %s, %s, %s::jsonb, %s)",
+            (self.run_id, self.attempt, job, worker, name, json.dumps(versions), seconds),
+        ).fetchone()
+        if row is None or row[0] is None:
+            self._refused = True
+        elif row[0] != self._stored:
+            if row[0] < self._stored:
+                log.warning(
+                    "run %d: the database lacks %d events that it had; they are sent again",
+                    self.run_id,
+                    self._stored - row[0],
+                )
+            self._seen = self._stored = row[0]
+
     def _step(self, connection: Connection) -> bool:
         """Send what is new or renew; True once the result is written or refused."""
+        if self._refused:
+            return self._end_refused()
         over = self._over.is_set()
         sent = clock()
         if self._send_batch(connection):
@@ -352,10 +383,11 @@ class Attempt:
                 lines = lines[: len(lines) // 2]
             if not lines:
                 return False
-            for event in run._events.part(self._stored, self._stored + len(lines)):
-                self._progress.add(event)
-            self._batch = event_batches.pack(lines)
             self._seen = self._stored + len(lines)
+            for event in run._events.part(max(self._stored, self._counted), self._seen):
+                self._progress.add(event)
+            self._counted = max(self._counted, self._seen)
+            self._batch = event_batches.pack(lines)
         packed, size = self._batch
         sent = clock()
         self._heed(self._append(connection, self._stored + 1, self._seen, packed, size), sent)

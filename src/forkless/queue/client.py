@@ -221,6 +221,10 @@ class Queue:
         """Hints that runs changed: of one run's stream, or of all runs. One database listener serves all callers of this queue."""
         return self._listener.changes(number)
 
+    def heard(self, number: int | None = None) -> int:
+        """Grows with each hint about the run, or about any run: see ChangeListener.heard."""
+        return self._listener.heard(number)
+
     async def follow(self, number: int, *, after: int = 0) -> AsyncIterator[Event]:
         """Every event after position `after`, as it is stored; ends when the run has ended and all were yielded."""
         await self.record(number)

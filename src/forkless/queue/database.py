@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from forkless.core.errors import UnsupportedError
-from forkless.queue.errors import DatabaseError, SchemaError
+from forkless.queue.errors import DatabaseError, DatabaseFullError, SchemaError
 
 try:
     import psycopg
@@ -58,8 +58,12 @@ _KEEP_ALIVE = {
 
 
 @contextlib.contextmanager
-def located(url: str | None = None) -> Iterator[str]:
-    """The URL of the database: as given, FORKLESS_DATABASE, or the embedded server, which runs for the length of the block."""
+def located(url: str | None = None, *, kept: bool = False) -> Iterator[str]:
+    """
+    The URL of the database: as given, FORKLESS_DATABASE, or the embedded server, which runs for the length of the block.
+
+    With `kept` an embedded server that ends within the block, as PostgreSQL does when its disk is full, is started again.
+    """
     chosen = url or os.environ.get("FORKLESS_DATABASE")
     if chosen:
         conninfo(chosen)
@@ -70,7 +74,8 @@ def located(url: str | None = None) -> Iterator[str]:
 
     with EmbeddedServer() as server:
         schema.prepare_embedded(server.url)
-        yield server.url
+        with server.kept() if kept else contextlib.nullcontext():
+            yield server.url
 
 
 def conninfo(url: str) -> str:
@@ -151,6 +156,8 @@ def _translate(err: psycopg.Error, url: str) -> DatabaseError:
         return SchemaError(
             "the database has no tables of forkless, or those of another version; run `forkless queue upgrade`"
         )
+    if isinstance(err, postgres_errors.DiskFull):
+        return DatabaseFullError(f"the disk of the database at {_place(url)} is full: {_first_line(err)}")
     return DatabaseError(sentence_of(err, url))
 
 
@@ -180,8 +187,11 @@ def sentence_of(err: BaseException, url: str) -> str:
 def _place(url: str) -> str:
     with contextlib.suppress(psycopg.ProgrammingError):
         given = psycopg.conninfo.conninfo_to_dict(url)
-        host = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "localhost"
-        return f"{host}:{given['port']}" if given.get("port") else str(host)
+        hosts = str(given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "localhost").split(",")
+        ports = str(given.get("port") or "").split(",")
+        # One port stands for all hosts, as in libpq.
+        pairs = zip(hosts, ports if len(ports) == len(hosts) else ports[:1] * len(hosts), strict=True)
+        return " or ".join(f"{host}:{port}" if port else host for host, port in pairs)
     return "the given address"
 
 

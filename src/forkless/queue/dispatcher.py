@@ -31,6 +31,9 @@ __all__ = ["PatientConnector", "make_app", "queues_for"]
 Answer = TypeVar("Answer")
 log = logging.getLogger("forkless.worker")
 
+_WORKER_AGAIN = (
+    "INSERT INTO procrastinate_workers (id) OVERRIDING SYSTEM VALUE VALUES (%(worker_id)s) ON CONFLICT DO NOTHING"
+)
 # A statement that takes longer than this is on a dead connection.
 _PATIENCE = 15.0
 
@@ -75,6 +78,15 @@ class PatientConnector(procrastinate.PsycopgConnector):
                 raise
 
     async def execute_query_one_async(self, query: str, **arguments: object) -> dict[str, object]:
+        try:
+            return await self._patiently(
+                lambda: super(PatientConnector, self).execute_query_one_async(query, **arguments)
+            )
+        except exceptions.ConnectorException as err:
+            if "worker_id" not in arguments or not isinstance(err.__cause__, psycopg.errors.ForeignKeyViolation):
+                raise
+        # A failover has lost procrastinate's row of this worker. No decision depends on these rows, but a fetch refers to it.
+        await self.execute_query_async(_WORKER_AGAIN, worker_id=arguments["worker_id"])
         return await self._patiently(lambda: super(PatientConnector, self).execute_query_one_async(query, **arguments))
 
     async def execute_query_all_async(self, query: str, **arguments: object) -> list[dict[str, object]]:

@@ -13,11 +13,13 @@ import fcntl
 import glob
 import hashlib
 import importlib.util
+import logging
 import os
 import pwd
 import shutil
 import stat
 import subprocess
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddedServer", "exists", "find_programs", "folder_behind", "state_folder"]
 
+log = logging.getLogger("forkless.queue")
+
+# Seconds between two looks whether the server runs.
+_LOOK_EVERY = 2.0
 # Seconds that starting and stopping may take; recovery after a crash replays what was written since the last checkpoint.
 _PATIENCE = 120
 # A path to a socket may have 107 bytes on Linux and 103 on macOS, and the name of the socket has 16.
@@ -198,6 +204,46 @@ class EmbeddedServer:
                     shutil.rmtree(self._socket, ignore_errors=True)
             finally:
                 os.close(handle)
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Start the server again whenever it has ended, for the length of the block; if that fails, try until it succeeds."""
+        ended = threading.Event()
+        keeper = threading.Thread(target=self._keep, args=(ended,), name="forkless-database", daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            keeper.join(_PATIENCE + 30)  # a start that is under way has this limit itself
+
+    def _keep(self, ended: threading.Event) -> None:
+        said = ""
+        while not ended.wait(_LOOK_EVERY):
+            if self._has_process():
+                continue
+            try:
+                with self._turn():
+                    if not self._runs():
+                        self._start()
+            except (DatabaseError, OSError) as err:
+                if str(err) != said:  # once, not every two seconds
+                    said = str(err)
+                    log.warning("%s; trying again", err)
+            else:
+                said = ""
+                log.warning("the embedded PostgreSQL in %s had ended and was started again", self.folder)
+
+    def _has_process(self) -> bool:
+        """Whether the process that the server wrote down exists: a look at a file, in place of a program for each look."""
+        try:
+            with open(os.path.join(self._data, "postmaster.pid"), encoding="ascii", errors="replace") as file:
+                os.kill(int(file.readline()), 0)
+        except PermissionError:
+            return True  # of another user
+        except (OSError, ValueError, OverflowError):
+            return False
+        return True
 
     def _private_folder(self, path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)

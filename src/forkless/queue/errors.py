@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from forkless.core.errors import ForklessError, SpecError
 
-__all__ = ["DatabaseError", "DeliveredError", "QueueError", "QueueRequestError", "SchemaError", "UnknownRunError"]
+__all__ = [
+    "DatabaseError",
+    "DatabaseFullError",
+    "DeliveredError",
+    "QueueError",
+    "QueueRequestError",
+    "SchemaError",
+    "UnknownRunError",
+]
 
 
 class QueueError(ForklessError):
@@ -22,6 +30,10 @@ class DeliveredError(QueueError):
 
 class DatabaseError(QueueError):
     """The database cannot be reached, refused the login, or failed."""
+
+
+class DatabaseFullError(DatabaseError):
+    """The disk of the database is full. Nothing was changed; the same succeeds when there is room."""
 
 
 class SchemaError(DatabaseError):

@@ -36,7 +36,7 @@ _NEWEST = """
 SELECT DISTINCT ON (scope, stem) scope, body FROM forkless.job_record WHERE starts_with(stem, %s) ORDER BY scope, stem, revision DESC LIMIT %s
 """
 _ASKED = """
-SELECT DISTINCT ON (spec -> 'job' ->> 'id') spec -> 'job' ->> 'id', id, status, ended FROM forkless.run_view
+SELECT DISTINCT ON (spec -> 'job' ->> 'id') spec -> 'job' ->> 'id', id, spec -> 'job' ->> 'op', ended FROM forkless.run_view
 WHERE spec ? 'job' AND spec ->> 'hosts' = %s AND status IN (SELECT unnest(%s::text[])) ORDER BY spec -> 'job' ->> 'id', id DESC
 """
 # A run of the same project, best one that was on the host, and rather a playbook's than one that asked about a job before.
@@ -64,7 +64,7 @@ class JobAnswer:
 
 @dataclass(frozen=True, slots=True)
 class HostJob:
-    """The record of a job, with the host's last answer. `asking` is a run that asks the host at the moment."""
+    """The record of a job, with the host's last answer. `asking` is a run that asks the host at the moment, and `asking_for` what it asks for."""
 
     id: str
     scope: str
@@ -74,6 +74,7 @@ class HostJob:
     is_claimed: bool
     saved: str
     asking: int | None = None
+    asking_for: str = ""
     answer: JobAnswer | None = None
 
 
@@ -86,7 +87,10 @@ async def jobs_of(queue: Queue, host: str) -> list[HostJob]:
     rows = await queue._all(_NEWEST, (prefix, _MOST_JOBS))
     if not rows:
         return []
-    asking = {str(name): int(str(run)) for name, run, *_ in await queue._all(_ASKED, (host, ["waiting", "running"]))}
+    asking = {
+        str(name): (int(str(run)), str(op))
+        for name, run, op, _ in await queue._all(_ASKED, (host, ["waiting", "running"]))
+    }
     over = await queue._all(_ASKED, (host, ["successful", "failed"]))
     answered = {str(name): (int(str(run)), ended) for name, run, _, ended in over}
     found = []
@@ -102,7 +106,7 @@ async def jobs_of(queue: Queue, host: str) -> list[HostJob]:
         found.append(
             HostJob(
                 ident, str(scope), record.key.job_name, record.key.playbook_name, record.ansible_job_id, record.state == CLAIMED,
-                record.save_time, asking.get(ident), answer,
+                record.save_time, asking[ident][0] if ident in asking else None, asking[ident][1] if ident in asking else "", answer,
             )
         )  # fmt: skip
     return sorted(found, key=lambda one: (one.job_name, one.playbook_name, one.scope))

@@ -21,6 +21,8 @@ __all__ = ["ChangeListener"]
 
 # Readers look by themselves after this many seconds: a notification may be lost with the listening connection, or in a pooler.
 LOOK_AGAIN = 2.0
+# Runs whose last hint is remembered; with more of them, every run counts as one that was heard of.
+_MOST_HEARD = 10_000
 
 
 class _Inbox:
@@ -46,6 +48,8 @@ class ChangeListener:
     def __init__(self, url: str) -> None:
         self._url = url
         self._inboxes: set[_Inbox] = set()
+        self._count = self._heard_of_all = 0
+        self._heard: dict[int, int] = {}
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
@@ -78,7 +82,20 @@ class ChangeListener:
                 fresh, inbox.changes = list(inbox.changes.values()), {}
                 yield fresh
 
+    def heard(self, root: int | None = None) -> int:
+        """
+        A number that grows with each hint about a run, or about any run. An answer that was asked for at the number of now
+        is not older than the last hint, so readers that were woken by one hint can share it.
+        """
+        return self._count if root is None else max(self._heard_of_all, self._heard.get(root, 0))
+
     def _tell(self, change: RunChange) -> None:
+        self._count += 1
+        if change.run == 0 or len(self._heard) >= _MOST_HEARD:
+            self._heard.clear()
+            self._heard_of_all = self._count
+        else:
+            self._heard[change.root] = self._count
         for inbox in self._inboxes:
             inbox.put(change)
 

@@ -328,6 +328,10 @@ def rebuild(
     return RunSpec(**fields, cwd=cwd, ident=ident)
 
 
+# Seconds for which a run that asks for a job's output follows it: then the worker is free for others, and the page may ask again.
+_FOLLOW = 60.0
+
+
 def _about_job(fields: Mapping[str, Json], about: Mapping[str, Json]) -> dict[str, Json]:
     """The spec of a run that queue/host_jobs.py has launched: without what belongs to the playbook of the run whose secrets it uses."""
     kept = {name: value for name, value in fields.items() if name not in ("answers", "module_args")}
@@ -340,5 +344,10 @@ def _about_job(fields: Mapping[str, Json], about: Mapping[str, Json]) -> dict[st
         elif word not in ("--step", "--force-handlers", "--flush-cache"):
             words.append(word)
     told = {name: about[name] for name in ("op", "job_name", "playbook_name", "backend")}
-    # What the job printed is given only to who asks for it.
-    return kept | {"args": words, "module_args": told | ({"tail": 200} if about["op"] == "output" else {"lines": 0})}
+    # What the job printed is given only to who asks for it, and to them as it comes.
+    follows = about["op"] == "output"
+    return kept | {
+        "args": words,
+        "module_args": told | ({"tail": 200, "follow": _FOLLOW} if follows else {"lines": 0}),
+        "live_output": follows,
+    }

@@ -49,11 +49,28 @@ def next_time(cron: str, zone: str, after: dt.datetime | None = None) -> dt.date
     try:
         return next(CronSim(cron, start))
     except CronSimError:
+        if _without_month(cron):
+            raise QueueRequestError(f"'{cron}' never happens: no month of it has that day") from None
         raise QueueRequestError(
             f"'{cron}' is not a time of a schedule: minute, hour, day, month and weekday, as in '0 3 * * *' for every night at three"
         ) from None
     except StopIteration:
         raise QueueRequestError(f"'{cron}' never happens: no day is like that") from None
+
+
+def _without_month(cron: str) -> bool:
+    """Whether the expression is right but for its month: cronsim refuses the 31st of February as if it were not an expression."""
+    from cronsim import CronSim, CronSimError
+
+    fields = cron.split()
+    if len(fields) != 5:
+        return False
+    try:
+        CronSim(" ".join((*fields[:3], "*", fields[4])), dt.datetime.now(dt.UTC))
+        CronSim(f"0 0 1 {fields[3]} *", dt.datetime.now(dt.UTC))
+    except CronSimError:
+        return False
+    return True
 
 
 async def fire_due(connection: AsyncConnection) -> None:

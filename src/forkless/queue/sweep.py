@@ -8,6 +8,7 @@ No worker is special. Each decides by what it saw itself, on its own clock, and 
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from forkless.queue.lease import Observation, clock
@@ -23,6 +24,8 @@ log = logging.getLogger("forkless.worker")
 _LEFTOVER = 30.0
 # Seconds between two looks for events that were kept long enough.
 _RETENTION = 60.0
+# Seconds by which the clocks of the database and of a worker may differ.
+_CLOCKS_DIFFER = 900.0
 # Seconds after which a waiting run without a job gets a new job.
 _JOB_GONE = 10.0
 
@@ -45,6 +48,7 @@ class Sweep:
     def __init__(self, lost_after: float) -> None:
         self._lost_after = lost_after
         self._next_retention = 0.0
+        self._clocks_differ = False
         self._runs, self._jobs, self._left = Observation(), Observation(), Observation()
 
     async def once(self, connection: AsyncConnection) -> None:
@@ -52,9 +56,23 @@ class Sweep:
         await self._lost_runs(connection)
         await self._lost_jobs(connection)
         if clock() >= self._next_retention:
-            row = await (await connection.execute("SELECT forkless.apply_retention()")).fetchone()
-            if not (row and row[0]):
-                self._next_retention = clock() + _RETENTION
+            more = await self._delete_old(connection)
+            self._next_retention = clock() + (0.0 if more else _RETENTION)
+
+    async def _delete_old(self, connection: AsyncConnection) -> bool:
+        """Delete what was kept long enough; True if there may be more. One of two clocks that differ is wrong, and nothing is deleted by it."""
+        row = await (await connection.execute("SELECT extract(epoch FROM clock_timestamp())::float8")).fetchone()
+        ahead = (row[0] if row else 0.0) - time.time()
+        if abs(ahead) > _CLOCKS_DIFFER:
+            if not self._clocks_differ:
+                log.warning(
+                    "the clocks of the database and of this worker differ by %.0f s; no old run is deleted", ahead
+                )
+            self._clocks_differ = True
+            return False
+        self._clocks_differ = False
+        row = await (await connection.execute("SELECT forkless.apply_retention()")).fetchone()
+        return bool(row and row[0])
 
     async def _lost_runs(self, connection: AsyncConnection) -> None:
         rows = await (await connection.execute(_RUNNING)).fetchall()

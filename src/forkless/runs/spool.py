@@ -13,10 +13,11 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from forkless.core.bulk import json_pieces
 from forkless.core.events import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 __all__ = ["Events", "Spool"]
 
@@ -99,13 +100,13 @@ class Spool:
         return str, (str(self),)
 
 
-def _line(event: Event) -> bytes:
-    """The event as a line of JSON. An in-process plugin may put values into an event that JSON cannot hold; that must not end the run."""
+def _line(event: Event) -> Iterable[bytes]:
+    """The event as JSON, in pieces. An in-process plugin may put values into an event that JSON cannot hold; that must not end the run."""
     whole = event.as_dict()
     try:
-        return json.dumps(whole, default=str).encode() + b"\n"
+        return json_pieces(whole)
     except (TypeError, ValueError):  # keys that are not strings, or a circular reference
-        return json.dumps(whole | {"event_data": {"text": repr(event.event_data)}}, default=str).encode() + b"\n"
+        return json_pieces(whole | {"event_data": {"text": repr(event.event_data)}})
 
 
 class Events(Sequence[Event]):
@@ -118,7 +119,9 @@ class Events(Sequence[Event]):
         self._whole: list[Event] | None = []
 
     def append(self, event: Event) -> None:
-        self._lines.append(_line(event))
+        for piece in _line(event):
+            self._lines.append(piece)
+        self._lines.append(b"\n")
         if self._whole is not None:
             if self._lines.spilled:
                 self._whole = None

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode
 
+from starlette.exceptions import HTTPException
+
 from forkless.queue import DatabaseError
 from forkless.web.accounts import role_allows
 
@@ -40,6 +42,9 @@ _ALWAYS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+# Bytes of a request.
+_MOST_BODY = 1 << 20
+_TOO_LONG = "a message has at most 1 MB"
 _READS = ("GET", "HEAD")
 # What only an admin may look at.
 _ADMIN_PATHS = ("/users", "/api/users", "/api/sessions", "/api/tokens", "/api/audit")
@@ -175,15 +180,19 @@ class AccessMiddleware:
     """
 
     def __init__(
-        self, app: ASGIApp, access: Access, refuse: Callable[[Scope, int, str], Awaitable[tuple[bytes, bytes]]]
+        self,
+        app: ASGIApp,
+        access: Access,
+        refuse: Callable[[Scope, int, str], Awaitable[tuple[bytes, bytes]]],
+        trouble: Callable[[], str],
     ) -> None:
-        self._app, self._access, self._refuse = app, access, refuse
+        self._app, self._access, self._refuse, self._trouble = app, access, refuse, trouble
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        send = self._guarded(send)
+        send = self._guarded(scope, send)
         headers: dict[str, str] = {}
         login = self._access.login
         once = (PROXY_SECRET_HEADER, "host", "authorization", login.proxy_header.lower() if login is not None else "")
@@ -194,17 +203,21 @@ class AccessMiddleware:
                 return
             headers[key] = value.decode("latin-1")
         problem = await self._problem(scope, send, headers)
+        if problem is None and _declared_length(headers) > _MOST_BODY:
+            problem = 413, _TOO_LONG
         if problem is None:
-            await self._app(scope, receive, send)
+            await self._app(scope, _bounded(receive), send)
         elif problem[0]:
             await self._answer(scope, send, *problem)
 
-    def _guarded(self, send: Send) -> Send:
+    def _guarded(self, scope: Scope, send: Send) -> Send:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message.get("headers", ()))
                 names = {name.lower() for name, _ in headers}
                 headers += _ALWAYS
+                if "who" in scope.get("state", {}) and (trouble := self._trouble()):
+                    headers.append((b"x-forkless-trouble", trouble.encode("ascii", "replace")))
                 if self._access.https:
                     headers.append((b"strict-transport-security", b"max-age=31536000"))
                 if b"cache-control" not in names:
@@ -269,7 +282,8 @@ class AccessMiddleware:
         """A first address: its token becomes a session, and disappears from the address."""
         if not self._access.is_token(given):
             return 401, "the token is not that of this server; `forkless serve` prints it at its start"
-        where = "/" + scope["path"].lstrip("/") + (f"?{rest}" if rest else "")
+        # Quoted: a backslash after the first slash would lead to another server, and a line break into the next header.
+        where = "/" + quote(scope["path"].lstrip("/\\"), safe="/") + (f"?{rest}" if rest else "")
         await _redirect(send, where, self._access.set_cookie(self._access.open_session()))
         return 0, ""
 
@@ -278,6 +292,27 @@ class AccessMiddleware:
         headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+
+
+def _declared_length(headers: dict[str, str]) -> int:
+    given = headers.get("content-length", "")
+    return int(given) if given.isascii() and given.isdigit() else 0
+
+
+def _bounded(receive: Receive) -> Receive:
+    """The same messages, of at most `_MOST_BODY` bytes: a body is read into memory, that of a login without knowing whose it is."""
+    seen = 0
+
+    async def receive_bounded() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > _MOST_BODY:
+                raise HTTPException(413, _TOO_LONG)
+        return message
+
+    return receive_bounded
 
 
 async def _redirect(send: Send, where: str, cookie: str = "") -> None:

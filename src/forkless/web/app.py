@@ -27,10 +27,11 @@ except ImportError:
     raise UnsupportedError("the page needs fastapi, uvicorn and jinja2: pip install 'forkless[web]'") from None
 
 from forkless.core.errors import SpecError
-from forkless.queue import DatabaseError, Queue, QueueError, UnknownRunError
+from forkless.queue import DatabaseError, DatabaseFullError, Queue, QueueError, UnknownRunError
 from forkless.web import account_routes, fleet_routes, run_routes, start_routes
 from forkless.web.access import Access, AccessMiddleware, Identity
 from forkless.web.answers import ErrorAnswer, RunAnswer
+from forkless.web.disk_room import DiskRoom
 from forkless.web.project_folder import ProjectFolder
 from forkless.web.run_routes import LARGEST, STATES, AskedRuns, RunNumber, Who
 from forkless.web.settings import HookSettings
@@ -49,6 +50,7 @@ _REFUSALS: dict[int | str, str] = {
     405: "There is no such method", 413: "The message is too long", 421: "The server has another name", 422: "What was asked cannot be",
     429: "Too many logins failed", 503: "The database is away",
 }  # fmt: skip
+_AWAY = "the database cannot be used at the moment; the server's log says why"
 Report = Callable[[RunAnswer, Sequence[Event]], str]
 
 
@@ -62,9 +64,11 @@ class PageApp:
         projects: Mapping[str, ProjectFolder],
         hooks: Mapping[str, HookSettings],
         report: Report,
+        disks: DiskRoom | None = None,
     ) -> None:
         self.queue, self.access, self.projects, self.hooks, self.report = queue, access, projects, hooks, report
-        self.readers = StreamReaders(queue)
+        self.disks = disks or DiskRoom()
+        self.readers = StreamReaders(queue, self.disks)
         self._static = {name: _read("static", name) for name in sorted(os.listdir(os.path.join(_HERE, "static")))}
         # One hash for all of them: a module imports another by a relative name, and both must be of one version.
         joined = b"".join(name.encode() + content for name, content in self._static.items())
@@ -89,7 +93,9 @@ class PageApp:
         self._add_pages()
         self._add_errors()
         self.app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
-        self.app.add_middleware(AccessMiddleware, access=access, refuse=self._refuse)
+        self.app.add_middleware(
+            AccessMiddleware, access=access, refuse=self._refuse, trouble=lambda: self.disks.trouble
+        )
 
     def stream(self, messages: AsyncIterator[bytes]) -> Response:
         if self.readers.is_full:
@@ -111,7 +117,7 @@ class PageApp:
 
     def _page(self, who: Identity | None, template: str, code: int = 200, **values: object) -> HTMLResponse:
         text = self._templates.get_template(template).render(
-            static=f"/static/{self._static_hash}", csrf=who.csrf if who else "", version=__version__, who=who, here=template,
+            static=f"/static/{self._static_hash}", csrf=who.csrf if who else "", version=__version__, trouble=self.disks.trouble if who else "", who=who, here=template,
             has_login=self.access.login is not None, can_start=bool(self.projects) and who is not None and who.may("operator"), **values,
         )  # fmt: skip
         return HTMLResponse(text, code)
@@ -224,10 +230,17 @@ class PageApp:
         add(HTTPException, http)
         add(RequestValidationError, answering(422, _what_is_wrong))
         add(UnknownRunError, answering(404, lambda err: f"there is no run {getattr(err, 'number', '')}"))
-        add(DatabaseError, answering(503, _logged))
+        add(DatabaseError, answering(503, self._logged))
         add(QueueError, answering(422, self._without_roots))
         add(SpecError, answering(422, self._without_roots))
         add(Exception, answering(500, lambda _: "the server made an error; its log says which"))
+
+    def _logged(self, err: Exception) -> str:
+        log.warning("%s", err)
+        if isinstance(err, DatabaseFullError):
+            return "the disk of the database is full: nothing was changed; try again when there is room"
+        why = self.disks.trouble
+        return f"the database cannot be used at the moment: {why}" if why else _AWAY
 
     def _without_roots(self, err: Exception) -> str:
         text = str(err)
@@ -260,8 +273,3 @@ def _what_is_wrong(err: Exception) -> str:
         where = ".".join(str(one) for one in first["loc"][1:])
         return f"{where}: {first['msg']}" if where else str(first["msg"])
     return "the request cannot be read"
-
-
-def _logged(err: Exception) -> str:
-    log.warning("%s", err)
-    return "the database cannot be used at the moment; the server's log says why"

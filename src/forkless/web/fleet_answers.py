@@ -83,6 +83,9 @@ class HostJobAnswer(BaseModel):
     seen: dt.datetime | None
     run: int | None = Field(description="The run that asked the host last")
     asking: int | None = Field(description="The run that asks the host at the moment")
+    asking_for: str = Field(
+        description="What that run asks for: status, output or kill; its stream has the output as it comes"
+    )
 
     @classmethod
     def of(cls, found: HostJob) -> "HostJobAnswer":
@@ -93,7 +96,7 @@ class HostJobAnswer(BaseModel):
             project=os.path.basename(scope.rstrip("/").removesuffix(".git")), saved=found.saved,
             state=said.state if said is not None else "claimed" if found.is_claimed else "",
             why=plain(said.why) if said is not None else "", output=plain(said.output)[-20_000:] if said is not None else "",
-            seen=said.at if said is not None else None, run=said.run if said is not None else None, asking=found.asking,
+            seen=said.at if said is not None else None, run=said.run if said is not None else None, asking=found.asking, asking_for=found.asking_for,
         )  # fmt: skip
 
 

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Self
 from forkless import queue
 from forkless.core.errors import ForklessError, SpecError
 from forkless.queue import database, requests, schema, worker_key
+from forkless.queue.embedded import folder_behind, state_folder
 from forkless.queue.supervisor import Supervisor, work_folder
 from forkless.queue.worker import WorkerOptions
 from forkless.web import settings
 from forkless.web.access import Access
 from forkless.web.accounts import Accounts
 from forkless.web.app import PageApp
+from forkless.web.disk_room import DiskRoom
 from forkless.web.project_folder import GitProject, ProjectFolder
 
 try:
@@ -109,7 +111,7 @@ def serve(options: PageOptions) -> int:
     with contextlib.ExitStack() as around:
         projects = _projects(options, told, around)
         listening = around.enter_context(_listening(options.host, options.port))
-        url = around.enter_context(database.located())
+        url = around.enter_context(database.located(kept=True))
         schema.check(url)
         ending = around.enter_context(_Ending())
         around.enter_context(_workers(url, options, ending))
@@ -207,6 +209,12 @@ def _wait_for_workers(supervisor: Supervisor, thread: threading.Thread, ending: 
         thread.join(0.2)
 
 
+def _disks(url: str, options: PageOptions) -> DiskRoom:
+    """The folders of this machine that runs need: of the embedded database, and of the workers that this command starts."""
+    folders = {"the database": folder_behind(url), "the workers": state_folder() if options.processes else ""}
+    return DiskRoom({name: folder for name, folder in folders.items() if folder})
+
+
 async def _serve(
     url: str,
     options: PageOptions,
@@ -226,7 +234,7 @@ async def _serve(
             sys.stderr.write(
                 "forkless serve: there is no user yet; `forkless users add NAME --role admin` makes the first one\n"
             )
-        page = PageApp(opened, access, projects, told.hooks, options.report)
+        page = PageApp(opened, access, projects, told.hooks, options.report, _disks(url, options))
         server = _PageServer(
             uvicorn.Config(
                 page.app,

@@ -95,6 +95,7 @@ def stands_for(tmp_path, bare):
     by_name = tmp_path / "elsewhere"
     by_name.mkdir()
     (by_name / "ansible-playbook").symlink_to(folder / "ansible-playbook")
+    gone = script(tmp_path / "gone" / "ansible-playbook", f"#! {tmp_path}/removed/bin/python -I\n").parent
     return {
         "once": ([folder, bare], "ansible-playbook"),
         "twice": ([folder, folder, bare, folder], "ansible-playbook"),
@@ -103,6 +104,7 @@ def stands_for(tmp_path, bare):
         "two shims": ([folder, other, bare], "ansible-playbook"),
         "by its path, and not on PATH": ([bare], str(folder / "ansible-playbook")),
         "by its path, and behind stock": ([bare, folder], str(folder / "ansible-playbook")),
+        "behind a script whose interpreter is gone": ([folder, gone, bare], "ansible-playbook"),
         "with an empty entry and a missing folder": (["", folder, tmp_path / "missing", bare], "ansible-playbook"),
     }
 
@@ -111,7 +113,7 @@ def stands_for(tmp_path, bare):
     "case",
     [
         "once", "twice", "through a link to the folder", "through a link to the file", "two shims", "by its path, and not on PATH",
-        "by its path, and behind stock", "with an empty entry and a missing folder",
+        "by its path, and behind stock", "behind a script whose interpreter is gone", "with an empty entry and a missing folder",
     ],
 )  # fmt: skip
 def test_stock_is_found(bare, tmp_path, case):
@@ -119,6 +121,16 @@ def test_stock_is_found(bare, tmp_path, case):
     done = call([command, "site.yml"], environ(tmp_path, *path), tmp_path)
     assert told(done)["argv"] == [str(bare / "ansible-playbook"), "site.yml"]
     assert done.returncode == 7
+
+
+def test_a_script_whose_interpreter_is_gone_fails_as_it_does_without_the_shim(tmp_path):
+    gone = script(tmp_path / "gone" / "ansible-playbook", "#!/nonexistent/python\n").parent
+    codes = [
+        call(["ansible-playbook"], environ(tmp_path, *path), tmp_path)
+        for path in ([gone], [shim(tmp_path / "shim"), gone])
+    ]
+    assert [one.returncode for one in codes] == [127, 127]
+    assert "not found" in codes[1].stderr
 
 
 def test_the_first_behind_the_shim_is_the_one_that_is_replaced(bare, tmp_path):

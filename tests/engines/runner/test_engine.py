@@ -62,7 +62,7 @@ def instead(tmp_path, monkeypatch):
         program = folder / "ansible-playbook"
         program.write_text(f"#!{sys.executable}\n" + textwrap.dedent(script))
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setattr(RunnerEngine, "_command", lambda self, spec: [str(program)])
+        monkeypatch.setattr(RunnerEngine, "_command", lambda self, spec, number: ("ansible", [str(program)]))
         return RunnerEngine("ansible")
 
     return make
@@ -101,9 +101,15 @@ def test_both_children_tell_the_same_events(book):
 
 def test_the_default_child_is_ours_where_it_is_there(monkeypatch):
     spec = RunSpec(playbook="x.yml")
-    assert RunnerEngine()._command(spec)[-1] == "playbook"
+    for number in (None, signal.SIGINT):
+        child, command = RunnerEngine()._command(spec, number)
+        assert (child, command[-1]) == ("threads", "playbook")
     monkeypatch.setattr(engine_module, "_threads_work", lambda: False)
-    assert RunnerEngine()._command(spec)[0].endswith("/ansible-playbook")
+    for number in (None, signal.SIGINT):
+        child, command = RunnerEngine()._command(spec, number)
+        assert child == "ansible"
+        assert command[-1].endswith("/ansible-playbook")
+        assert (len(command) == 1) is (number is None)
     with pytest.raises(SpecError, match="steam"):
         RunnerEngine("steam")
 
@@ -335,7 +341,7 @@ def test_the_recap_of_the_shortest_run_is_never_lost(tmp_path, monkeypatch):
     program = tmp_path / "shortest"
     program.write_text(SHORTEST)
     program.chmod(0o755)
-    monkeypatch.setattr(RunnerEngine, "_command", lambda self, spec: [str(program)])
+    monkeypatch.setattr(RunnerEngine, "_command", lambda self, spec, number: ("ansible", [str(program)]))
     results = [forkless.run("x.yml", engine=RunnerEngine("ansible")) for _ in range(SHORT_RUNS)]
     assert [[one.event for one in result.events] for result in results] == [["playbook_on_stats"]] * SHORT_RUNS
     assert all(result.stats["ok"] == {"a": 1} for result in results)

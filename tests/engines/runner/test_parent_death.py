@@ -97,6 +97,20 @@ def processes_of(folder):
     return [pid for pid in numbers if environ_of(pid).get(MARK) == folder and not wait_for_end(pid, 0)]
 
 
+def watcher_of(folder):
+    """The process that has the run's folder as an argument, and not the run's mark."""
+
+    def arguments(pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return []
+
+    numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    [found] = [pid for pid in numbers if os.fsencode(folder) in arguments(pid) and MARK not in environ_of(pid)]
+    return found
+
+
 def end_of_all(folder):
     """Whatever is left of a run; a test that fails must not leave it to the machine."""
     ProcessTree(0, f"{MARK}={folder}").kill()
@@ -115,6 +129,50 @@ def test_a_killed_program_takes_its_run_along(program, child):
         until(lambda: not os.path.exists(folder), "the end of its files", seconds=30)
     finally:
         end_of_all(folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+@pytest.mark.parametrize("child", ["threads", "ansible"])
+def test_a_run_ends_though_its_watcher_is_killed_together_with_the_program(program, child):
+    popen, folder = program(ENGINE, child=child)
+    try:
+        os.kill(watcher_of(folder), signal.SIGKILL)
+        os.kill(popen.pid, signal.SIGKILL)
+        popen.wait()
+        until(lambda: not processes_of(folder), "the end of the run", seconds=30)
+    finally:
+        end_of_all(folder)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_a_process_whose_program_died_before_it_could_ask_ends_at_once():
+    line = [
+        sys.executable,
+        "-I",
+        "-S",
+        "-c",
+        parent_death.END_WITH + "print('on')",
+        str(os.getppid()),
+        str(int(signal.SIGTERM)),
+    ]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, 0])
+def test_a_first_process_that_the_kernel_has_asked_is_not_asked_again(tmp_path, monkeypatch, number):
+    """Ansible takes a second SIGINT for an order to end without cleaning up."""
+    asked = []
+    monkeypatch.setattr(ProcessTree, "ask", lambda self, number: asked.append(number))
+    monkeypatch.setattr(parent_death, "_GRACE", 0.01)
+    popen = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(tmp_path)}, start_new_session=True)
+    try:
+        parent_death.clean_up_after(popen.pid, f"{MARK}={tmp_path}", "", number)
+        popen.wait(60)  # the tree may have reaped it, so its status is not known
+        assert asked == ([number] if number else [])
+    finally:
+        popen.kill()
+        popen.wait()
 
 
 @pytest.mark.parametrize("child", ["threads", "ansible"])

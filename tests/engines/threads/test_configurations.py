@@ -12,6 +12,7 @@ import threading
 import time
 
 import pytest
+import yaml
 
 from engines_support import messages
 from forkless.engines.threads import config_gate, engine
@@ -96,6 +97,13 @@ def test_only_what_counts_from_the_folder_makes_the_folder_part_of_a_configurati
     assert not same({"ANSIBLE_ROLES_PATH": "{{CWD}}/x"})
     monkeypatch.setattr(config_gate, "_path_settings", lambda: None)
     assert not same({"ANSIBLE_FORKS": "5"}), "what cannot be looked up may be a path"
+
+
+def test_which_settings_are_paths_is_known_without_the_c_part_of_yaml(monkeypatch):
+    known = config_gate._path_settings()
+    monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    assert "ANSIBLE_ROLES_PATH" in known
+    assert config_gate._path_settings.__wrapped__() == known
 
 
 def test_an_ansible_cfg_that_is_written_while_a_run_waits_is_the_one_that_counts(projects):

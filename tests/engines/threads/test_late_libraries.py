@@ -88,6 +88,21 @@ def test_a_module_is_not_run_again_for_a_library_that_it_does_not_ask_for(packag
     assert not again
 
 
+def test_a_plugin_that_another_thread_takes_out_meanwhile_ends_no_run(packages, helper, monkeypatch):
+    """A plugin of a project is in sys.modules only while it is loaded."""
+    code = late_libraries._code
+
+    def taken_out(module):
+        if module is helper:
+            sys.modules.pop(helper.__name__, None)
+        return code(module)
+
+    monkeypatch.setattr(late_libraries, "_code", taken_out)
+    (packages / "fk_installed.py").write_text(LIBRARY)
+    late_libraries._bring_up_to_date(frozenset({"fk_installed"}))
+    assert helper.HAS_IT is False
+
+
 LOOKUP = """
 from ansible.plugins.lookup import LookupBase
 from ..plugin_utils.helper import HAS_IT

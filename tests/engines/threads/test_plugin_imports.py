@@ -7,6 +7,7 @@ import importlib.metadata
 import io
 import os
 import pathlib
+import signal
 import sys
 import textwrap
 import threading
@@ -138,6 +139,79 @@ def test_an_alarm_that_a_function_sets_rings_in_its_worker(project, play):
     """)
     found = messages(project.run(task, forks=6))
     assert found == {host: f"rung for {host}" for host in found}
+
+
+def test_an_alarm_that_was_caught_rings_no_more(project, play):
+    task = play("""
+        def act(host):
+            import signal, threading, time
+            def ring(number, frame):
+                raise TimeoutError(host)
+            signal.signal(signal.SIGALRM, ring)
+            found = []
+            for wait in (lambda: time.sleep(300), lambda: [time.monotonic() for _ in iter(int, 1)]):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.05)
+                    wait()
+                except TimeoutError:
+                    time.sleep(0.01)
+                    thread = threading.Thread(target=found.append, args=(host,))
+                    thread.start()
+                    thread.join()
+            return " ".join(found)
+    """)
+    found = messages(project.run(task, forks=6))
+    assert found == {host: f"{host} {host}" for host in found}
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The signals that really are sent while a run is under way, in place of sending them: they would hit the test."""
+    found = []
+    for module, name in ((os, "kill"), (os, "killpg"), (signal, "raise_signal"), (signal, "pthread_kill")):
+        monkeypatch.setattr(module, name, lambda *args, name=name: found.append((name, *args)))
+    return found
+
+
+def test_a_signal_that_a_plugin_sends_to_its_own_process_calls_its_own_handler(project, play, sent):
+    """The process is the program, which has no such handler and would end."""
+    task = play("""
+        def act(host):
+            import os, signal, threading
+            from os import kill
+            seen, number = [], signal.SIGUSR2
+            before = signal.signal(number, lambda number, frame: seen.append(number))
+            assert callable(signal.getsignal(number))
+            for step in (
+                lambda: os.kill(os.getpid(), number),
+                lambda: kill(0, number),
+                lambda: os.killpg(os.getpgrp(), number),
+                lambda: signal.raise_signal(number),
+                lambda: signal.pthread_kill(threading.get_ident(), number),
+                lambda: os.kill(os.getpid(), signal.SIGCHLD),
+            ):
+                step()
+            signal.signal(number, signal.SIG_IGN)
+            os.kill(os.getpid(), number)
+            assert signal.signal(number, before) == signal.SIG_IGN
+            return "%s %s" % (host, len(seen))
+    """)
+    found = messages(project.run(task, forks=6))
+    assert found == {host: f"{host} 5" for host in found}
+    assert sent == []
+
+
+@pytest.mark.parametrize("act", ["os.kill(os.getpid(), signal.SIGKILL)", "signal.raise_signal(signal.SIGUSR1)"])
+def test_a_signal_that_ends_the_process_of_a_plugin_ends_its_worker_and_not_the_program(project, play, sent, act):
+    task = play(f"""
+        def act(host):
+            import os, signal
+            {act}
+            return "went on"
+    """)
+    result = project.run(task, limit="h1", timeout=SOON)
+    assert (result.status, result.sentence) == (Status.FAILED, "A worker was found in a dead state")
+    assert sent == []
 
 
 STARTS = {

@@ -9,6 +9,9 @@ import textwrap
 import pytest
 
 from engines_support import messages
+from forkless.core.stop import Stop
+from forkless.engines.threads import context
+from forkless.engines.threads.patches import project_libraries
 
 pytestmark = pytest.mark.spawns
 
@@ -149,3 +152,46 @@ def test_what_is_missing_is_named_as_the_plugin_wrote_it(project_named):
         "t_package.inner.none",
     ]
     assert last is True
+
+
+INSTALLED = "os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), 'site-packages')"
+
+
+def test_a_folder_of_installed_packages_leaves_sys_path_with_the_run(project_named):
+    """Another project, or the program, would import what it did not ask for."""
+    project = project_named("one")
+    said = "[t_installed.NAME, t_installed.__name__, t_installed.more()]"
+    project.write(
+        "lookup_plugins/who.py",
+        PLUGIN.format(how=f"append({INSTALLED})", first="import t_installed", late="pass", said=said),
+    )
+    project.write(
+        "site-packages/t_installed.py", "NAME = 'one'\ndef more():\n    import t_more\n    return t_more.NAME\n"
+    )
+    project.write("site-packages/t_more.py", "NAME = 'more'\n")
+    before = list(sys.path)
+    try:
+        for _ in range(2):
+            result = project.run(TASK, forks=2)
+            assert messages(result) == dict.fromkeys(("h1", "h2"), ["one", "t_installed", "more"]), result.stdout
+            assert sys.path == before
+            sys.modules.pop("t_more")
+    finally:
+        del sys.modules["t_installed"]
+    assert project_libraries._askers == {}
+
+
+def test_a_folder_of_installed_packages_stays_until_the_last_run_ends_that_asked_for_it(tmp_path, monkeypatch):
+    folder = str(tmp_path / "site-packages")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    runs = [context.RunContext(ident=ident, stop=Stop()) for ident in ("one", "two")]
+    for run_context in (*runs, runs[0]):
+        with context.enter(run_context):
+            if folder not in project_libraries.path():  # the second plugin sees what the first one has added
+                project_libraries.path().append(folder)
+            project_libraries.library_name("t_none")
+    assert sys.path.count(folder) == 1
+    for run_context, left in zip(runs, (1, 0), strict=True):
+        for end in run_context.at_end:
+            end()
+        assert sys.path.count(folder) == left

@@ -15,7 +15,7 @@ import time
 import pytest
 
 import forkless
-from forkless.modules.warm import channel
+from forkless.modules.warm import bytecode, channel
 from forkless.modules.warm import interpreter as warm_interpreter
 from forkless.modules.warm.interpreter import BOOT, NEVER_INTERRUPTED, WarmInterpreter, boot_text
 
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.spawns
 
 OLDEST = {"2.18": (3, 8), "2.19": (3, 8), "2.20": (3, 9), "2.21": (3, 9), "2.22": (3, 9)}
 MODULE = """#!/usr/bin/python
-import os, sys
+import gc, os, sys
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common import respawn
 AnsibleModule({}).exit_json(
     parent=os.getppid(), python=list(sys.version_info[:2]), archive=os.path.isfile(str(respawn._ANSIBLE_PARENT_PATH)),
-    one_place=respawn.respawn_module.__code__.co_filename == respawn.__file__ == respawn.__spec__.origin,
+    one_place=respawn.respawn_module.__code__.co_filename == respawn.__file__ == respawn.__spec__.origin, collects=gc.isenabled(),
 )
 """
 PLAY = """
@@ -79,9 +79,28 @@ def test_modules_run_warm(old, tmp_path):
     first, _, _, cat, facts, last = said
     assert first == last, "another interpreter"
     assert first["archive"] and first["one_place"]
+    assert first["collects"], "the server's collector is off, a module's is not"
     assert f"/3.{first['python'][1]}" in old or old.endswith(f"python3.{first['python'][1]}")
     assert cat["stdout"] == "one\ntwo"
     assert facts["ansible_facts"]["ansible_python"]["version"]["minor"] == first["python"][1]
+
+
+def test_modules_run_with_bytecode_of_that_python_if_it_is_here_too(tmp_path, monkeypatch):
+    minor = next(one for one in (12, 13, 11, 10, 9) if one != sys.version_info[1] and interpreter(one))
+    path = interpreter(minor)
+    monkeypatch.setattr(bytecode, "ENOUGH", 1)
+    monkeypatch.setattr(bytecode, "COMPILER", bytecode.HostBytecode())
+    monkeypatch.setattr(warm_interpreter, "COMPILER", bytecode.COMPILER)
+    (tmp_path / f"python3.{minor}").symlink_to(path)
+    monkeypatch.setattr(bytecode, "FOLDERS", (str(tmp_path),))
+    (tmp_path / "hosts").write_text(f"there ansible_connection=local ansible_python_interpreter={path}\n")
+    (tmp_path / "play.yml").write_text(
+        "- hosts: all\n  gather_facts: false\n  tasks:\n    - ping:\n    - command: echo told\n"
+    )
+    result = forkless.run(playbook="play.yml", inventory="hosts", engine="threads", cwd=tmp_path)
+    result.raise_for_failures()
+    keys = {key.partition(":")[2] for _, key in bytecode.COMPILER._codes}
+    assert {"ansible/module_utils/basic.py", "ansible/modules/ping.py", "ansible/modules/command.py"} <= keys
 
 
 def test_errands_are_done(old, tmp_path):

@@ -19,6 +19,8 @@ import forkless
 import sshd_targets
 from ansible_collections.forkless.core.plugins.module_utils import jobs as target_jobs
 from ansible_collections.forkless.core.plugins.module_utils import processes
+from forkless.core import versions
+from forkless.patching import seams
 
 HERE = pathlib.Path(__file__).parents[1]
 SOURCE = HERE.parent.parent / "src"
@@ -67,6 +69,23 @@ def test_what_becomes_of_odd_modules_is_what_becomes_of_them_on_stock(one_python
     assert found["ourown"] == found["theirs"]
     warm = [line for line in done.stdout.splitlines() if "EXEC (warm)" in line and "async_wrapper" in line]
     assert len(warm) == 8, done.stdout  # each of them, also a module that is no Python
+
+
+@pytest.mark.matrix
+def test_a_path_of_python_that_a_shell_quotes_changes_nothing(tmp_path):
+    """Since 2.21 ansible-core quotes the whole command; before that such a module runs cold."""
+    python = tmp_path / "py~3"
+    python.symlink_to(os.path.realpath(sys.executable))
+    task = "- hosts: localhost\n  gather_facts: false\n  tasks: [{command: echo hi, async: 100, poll: 1}]\n"
+    (tmp_path / "play.yml").write_text(task)
+    variables = {"ansible_python_interpreter": str(python), "ansible_async_dir": str(tmp_path / "jobs")}
+    result = forkless.run(
+        playbook="play.yml", inventory="localhost,", cwd=tmp_path, verbosity=3, engine="threads",
+        extra_vars={**variables, "ansible_connection": "local"},
+    )  # fmt: skip
+    assert result.rc == 0, result.stdout
+    was_warm = any("EXEC (warm)" in line and "async_wrapper" in line for line in result.stdout.splitlines())
+    assert was_warm == (seams.minor(seams.version()) in versions.since("2.21")), result.stdout
 
 
 WAITS = """

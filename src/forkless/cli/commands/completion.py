@@ -20,7 +20,7 @@ examples:
 """
 
 # Commands that have commands of their own.
-_GROUPS = ("jobs", "runs", "schedule", "queue")
+_GROUPS = ("jobs", "runs", "schedule", "queue", "users")
 # Flags with one of these words take a file. Ansible's parsers have no such information.
 _FILES = ("inventory", "file", "path", "dir", "key", "report")
 
@@ -65,7 +65,7 @@ def _ansible(command: str) -> list[Flag]:
 def flags() -> dict[str, list[Flag]]:
     """The flags of every command; subcommands have keys like `jobs list`."""
     found = {name: _ansible(name) for name in ("playbook", "adhoc", "console")}
-    for name in ("exec", "shim", "run", "launch", "worker", "doctor", "completion"):
+    for name in ("exec", "shim", "run", "watch", "launch", "worker", "serve", "doctor", "completion"):
         found[name] = _of(importlib.import_module(f"forkless.cli.commands.{name}").parser())
     for name in _GROUPS:
         module = importlib.import_module(f"forkless.cli.commands.{name}")

@@ -302,6 +302,10 @@ def _engine() -> dict[str, object]:
 def _stock() -> list[str]:
     """The problems that stock Ansible would have on this machine, as far as they can be predicted."""
     said = []
+    core = _version("ansible-core")
+    if core is not None and versions.minor_of(core) in versions.KNOWN:
+        wrong = versions.unsupported(sys.version_info[:2], core)
+        said += [] if wrong is None else [wrong]
     if not hasattr(os, "fork") or not platform_support.can_fork():
         said.append("ansible-playbook fails at its first task: it forks a worker for each, and fork is denied here")
     if not platform_support.has_sem_open():

@@ -33,7 +33,7 @@ cmdline and ssh_key. env/passwords answers what is asked: by -k and -K in env/cm
 
 
 class _FolderView:
-    """Passes a run's events and text to the view, and the text to stdout if there is no live view."""
+    """Passes a run's events and text to the view."""
 
     def __init__(self, view: run_view.RunView, quiet: bool) -> None:
         self._view, self._quiet = view, quiet
@@ -42,12 +42,8 @@ class _FolderView:
         self._view.event(event)
 
     def text(self, text: str) -> None:
-        if self._view.screen is not None:
-            self._view.screen.write(text)
-        elif self._view.format == "pretty" and not self._quiet:
-            with contextlib.suppress(BrokenPipeError):
-                sys.stdout.write(text)
-                sys.stdout.flush()
+        if not self._quiet:
+            self._view.text(text)
 
 
 def parser() -> argparse.ArgumentParser:

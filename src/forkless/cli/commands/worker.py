@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
     labels = clean_labels(asked.label)
     if asked.metrics:
         metrics.parse_address(asked.metrics)
-    with database.located() as url, work_folder(asked.work_dir) as folder:
+    with database.located(kept=True) as url, work_folder(asked.work_dir) as folder:
         schema.check(url)
         database.refuse_transaction_pooler(url)
         options = WorkerOptions(

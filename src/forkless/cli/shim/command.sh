@@ -27,6 +27,15 @@ came_from() {
     esac
 }
 
+# Whether the interpreter of the script that was read exists. A virtual environment that was moved, or whose Python was
+# removed, leaves scripts without one: execvp, by which env, make and most programs start a command, passes them over.
+can_start() {
+    case $first in "#!"*) ;; *) return 0 ;; esac
+    python=${first#"#!"}
+    while [ "${python# }" != "$python" ]; do python=${python# }; done
+    [ -x "${python%% *}" ]
+}
+
 # The first command of this name on PATH that is no shim and stands behind a shim; with "yes", also one before it.
 find_stock() {
     behind=$1
@@ -36,6 +45,7 @@ find_stock() {
         read_lines "$file"
         case $second in "# forkless shim"*) behind=yes; continue ;; esac
         if [ "$behind" = yes ] && ! came_from "$file"; then
+            if ! can_start; then broken=${broken:-$file}; continue; fi
             stock=$file
             return 0
         fi
@@ -77,8 +87,8 @@ path=$PATH
 old_ifs=$IFS
 set -f
 IFS=:
-stock=""
-find_stock no || find_stock yes || :
+stock="" broken=""
+find_stock no || find_stock yes || stock=$broken
 IFS=$old_ifs
 set +f
 if [ -z "$stock" ]; then

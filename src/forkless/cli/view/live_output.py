@@ -108,11 +108,14 @@ class ShownOutput:
     def remove_from(self, host: str, task: str, result: dict[str, object]) -> None:
         streams = dict(self._tasks.get((host, task), {}))
         for name in ("stdout", "stderr"):
-            text = result.get(name)
+            shown = [one for key, one in streams.items() if key[0] == name and one.whole]
+            text = (
+                result.get(name) if shown else None
+            )  # a text of which lines were dropped may be very large: no copy is made of it
             if isinstance(text, str) and text.strip():
                 wanted = _Stream()
                 wanted.add(text.replace("\r\n", "\n"))
-                if any(key[0] == name and one.whole and one.same_as(wanted) for key, one in streams.items()):
+                if any(one.same_as(wanted) for one in shown):
                     del result[name]
                     result.pop(f"{name}_lines", None)
 

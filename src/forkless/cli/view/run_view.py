@@ -142,11 +142,27 @@ class RunView:
         self.panel.stopping = sentence
         return True
 
-    def close(self, *, status: str, rc: int, facts: Mapping[str, str], text: str = "", ident: str = "") -> None:
-        """The run has ended: print and write what was requested."""
+    def text(self, text: str) -> None:
+        """Print output of the run, unless stdout has events or the result."""
+        if self.screen is not None:
+            self.screen.write(text)
+        elif self.format == "pretty":
+            _say(text)
+
+    def close(
+        self,
+        *,
+        status: str,
+        rc: int,
+        facts: Mapping[str, str],
+        text: str = "",
+        ident: str = "",
+        ended: float | None = None,
+    ) -> None:
+        """The run has ended, now or at `ended`: print and write what was requested."""
         if self.screen is not None:
             self.screen.close()
-        self.timeline.close()
+        self.timeline.close(ended)
         if self.format == "json":
             _say(json.dumps(self._result(status, rc, text, ident), ensure_ascii=not speaks_unicode(sys.stdout)) + "\n")
         if self._profile:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from forkless.core.events import Event
 
-__all__ = ["Failure", "HostProgress", "Running", "Span", "Task", "Timeline"]
+__all__ = ["Failure", "HostProgress", "Running", "Span", "Task", "Timeline", "epoch"]
 
 _ENDS = {
     "runner_on_ok": "ok",
@@ -137,20 +137,20 @@ class Timeline:
             elif event.event == "playbook_on_task_start":
                 self._task(about)
             elif event.event == "runner_on_start" and event.host:
-                self._start(event.host, about, _epoch(event.created), worker)
+                self._start(event.host, about, epoch(event.created), worker)
             elif event.event in _ENDS and event.host:
-                self._end(event.host, about, _ENDS[event.event], _epoch(event.created))
+                self._end(event.host, about, _ENDS[event.event], epoch(event.created))
             elif event.event == "runner_on_output" and event.host:
                 run = self.running.get((event.host, str(about.get("task_uuid", ""))))
                 if run is not None:
-                    run.said.append((_epoch(event.created), str(about.get("stream")), str(about.get("text"))[-MOST:]))
+                    run.said.append((epoch(event.created), str(about.get("stream")), str(about.get("text"))[-MOST:]))
             elif event.host:
                 self._note(event.event, event.host, about)
 
-    def close(self) -> None:
-        """The run has ended: tasks that are still running were stopped or abandoned."""
+    def close(self, when: float | None = None) -> None:
+        """The run has ended, now or at `when`: tasks that are still running were stopped or abandoned."""
         with self.lock:
-            self.ended = time.time()
+            self.ended = time.time() if when is None else when
             for (host, uuid), run in list(self.running.items()):
                 self._span(host, uuid, self._tasks_named(uuid, {}), "stopped", run.start, self.ended)
 
@@ -257,7 +257,8 @@ class Timeline:
         return sorted(found, key=lambda run: run.start)
 
 
-def _epoch(created: str) -> float:
+def epoch(created: str) -> float:
+    """The time of an event, in seconds since 1970; ansible-runner writes no zone and means UTC."""
     try:
         when = dt.datetime.fromisoformat(created)
     except ValueError:

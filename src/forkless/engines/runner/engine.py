@@ -26,7 +26,7 @@ from forkless.core.events import Status
 from forkless.core.process_tree import ProcessTree
 from forkless.core.result import Outcome, complaint
 from forkless.engines.runner.output import EventSink, LivePipe, OutputText
-from forkless.engines.runner.parent_death import ParentDeathWatch
+from forkless.engines.runner.parent_death import END_WITH, ParentDeathWatch, can_end_with
 from forkless.engines.runner.secrets import Secrets
 
 if TYPE_CHECKING:
@@ -49,10 +49,11 @@ _TAIL_AT_MOST = 1 << 20
 _HOME = os.path.abspath(__file__).removesuffix(os.path.join("", "forkless", "engines", "runner", "engine.py"))
 # `python -m forkless` of exactly this forkless, not of another one that the child would find first on its path. Its folder is first on
 # the path only for that import: other packages in the folder must not shadow the standard library.
-_OURS = (
-    "import sys; home = sys.argv.pop(1); sys.path.insert(0, home); import forkless; sys.path.remove(home); "
+_OURS = END_WITH + (
+    "home = sys.argv.pop(1); sys.path.insert(0, home); import forkless; sys.path.remove(home); "
     "sys.path.append(home); sys.argv[0] = 'forkless'; from forkless.cli import main; sys.exit(main())"
 )
+_STOCK = END_WITH + "os.execv(sys.argv[1], sys.argv[1:])"
 
 
 def _parts() -> tuple[Callable[..., Any], str]:
@@ -99,16 +100,19 @@ class RunnerEngine:
         with contextlib.ExitStack() as stack:
             folder = _scratch()
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            by_kernel = can_end_with()
             watch = stack.enter_context(
-                ParentDeathWatch(folder=folder, mark=f"AWX_ISOLATED_DATA_DIR={folder}", number=_gentle())
+                ParentDeathWatch(
+                    folder=folder, mark=f"AWX_ISOLATED_DATA_DIR={folder}", number=None if by_kernel else _gentle()
+                )
             )
             secrets = Secrets(folder)
             stack.callback(secrets.close)
             text, sink = OutputText(write), EventSink(folder, ident, deliver, secrets.forget)
             output = event_filter(text, sink, True)
-            command = self._command(spec)
+            child_kind, command = self._command(spec, _gentle() if by_kernel else None)
             live = None
-            if spec.live_output and command[0] == sys.executable:
+            if spec.live_output and child_kind == "threads":
                 live = LivePipe(sink.output)
                 stack.callback(live.close)
                 secrets.descriptors.append(live.theirs)
@@ -126,7 +130,9 @@ class RunnerEngine:
             output.close()
             return _outcome(child, spec, stop, text.last, recap=sink.recap)
 
-    def _command(self, spec: RunSpec) -> list[str]:
+    def _command(self, spec: RunSpec, number: signal.Signals | None) -> tuple[str, list[str]]:
+        """Which child, and its command. The kernel sends the child the signal `number`, if it is not None, when this program dies."""
+        ends_with = [str(os.getpid()), str(int(number or 0))]
         child = self.child or ("threads" if _threads_work() else "ansible")
         if child == "ansible" and spec.answers:
             raise UnsupportedError(
@@ -135,13 +141,16 @@ class RunnerEngine:
             )
         if child == "threads":
             # -P: a yaml.py beside the playbook must not shadow the package that Ansible imports.
-            return [sys.executable, "-P", "-c", _OURS, _HOME, "adhoc" if spec.command == "ansible" else "playbook"]
+            name = "adhoc" if spec.command == "ansible" else "playbook"
+            return child, [sys.executable, "-P", "-c", _OURS, *ends_with, _HOME, name]
         path = spec.env.get("PATH", os.environ.get("PATH", os.defpath))
         beside = os.path.dirname(sys.executable)
         command = shutil.which(spec.command, path=beside + os.pathsep + path)
         if command is None:
             raise SpawnError(spec.command, f"it is neither beside {sys.executable} nor on PATH ({path})")
-        return [command]
+        if number is None:
+            return child, [command]
+        return child, [sys.executable, "-I", "-S", "-c", _STOCK, *ends_with, command]
 
 
 def _threads_work() -> bool:

@@ -3,13 +3,15 @@
 Ends a run's processes and removes its files when the program that started them is killed.
 
 A program that gets SIGKILL cannot clean up: its child would go on changing hosts while its output is read by no process, and files
-with secrets would stay on disk. A small watcher process waits for the program's death. PR_SET_PDEATHSIG is not enough: it reaches
-the child but not the child's workers, it fires when the *thread* that started the child ends, and only Linux has it.
+with secrets would stay on disk. A small watcher process waits for the program's death. On Linux the run's first process also asks the
+kernel for a signal (PR_SET_PDEATHSIG), so that it ends though the watcher was killed together with the program. That alone would not
+be enough: the signal does not reach the child's workers, and removes no files.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import shutil
 import signal
@@ -17,11 +19,28 @@ import subprocess
 import sys
 from typing import Self
 
-__all__ = ["ParentDeathWatch", "clean_up_after"]
+__all__ = ["END_WITH", "ParentDeathWatch", "can_end_with", "clean_up_after"]
 
 _HOME = os.path.abspath(__file__).removesuffix(os.path.join("", "forkless", "engines", "runner", "parent_death.py"))
 # Seconds between the signal to the run's first process and SIGKILL, as after a cancel.
 _GRACE = 5.0
+
+# The first lines of the run's first process, which takes the program's process id and a signal from its arguments: the kernel sends it
+# that signal when the program dies. The kernel does so already when the *thread* ends that started the process, so that thread must
+# wait for the end of the process, as RunnerEngine.carry_out does. execve() keeps the request, fork() drops it.
+END_WITH = """
+import os, sys
+parent, number = map(int, sys.argv[1:3])
+del sys.argv[1:3]
+if number:
+    try:
+        import ctypes
+        ctypes.CDLL(None).prctl(1, number, 0, 0, 0)  # PR_SET_PDEATHSIG
+    except (ImportError, OSError, AttributeError):
+        pass
+    if os.getppid() != parent:  # it died before the request was made
+        os.kill(os.getpid(), number)
+"""
 
 # The watcher imports only built-in stdlib modules, so that it starts in milliseconds, and the rest when it is needed. Only the
 # program holds the write end of the pipe at stdin: end of file means that the program ended. A child that the program forked may
@@ -50,8 +69,21 @@ clean_up_after(int(pid or 0), mark, folder, int(number))
 """
 
 
+def can_end_with() -> bool:
+    """Whether END_WITH can work in a child of this program: on Linux, if Python has ctypes and is what `sys.executable` names."""
+    return sys.platform == "linux" and _is_python() and importlib.util.find_spec("_ctypes") is not None
+
+
+def _is_python() -> bool:
+    """Whether `sys.executable` takes Python's flags; a program that embeds Python, such as uwsgi, would parse them as its own."""
+    return os.path.basename(sys.executable).startswith(("python", "pypy"))
+
+
 def clean_up_after(pid: int, mark: str, folder: str, number: int) -> None:
-    """Called in the watcher after the program was killed: removes the run's files and ends its processes."""
+    """
+    Called in the watcher after the program was killed: removes the run's files and ends its processes. With the `number` 0 the kernel
+    has asked the run's first process to end already: for Ansible, a second SIGINT means that it may not clean up.
+    """
     if folder:
         # Secrets first: their files are directly in the folder. The run is being ended, so it need not read them any more.
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
@@ -64,7 +96,7 @@ def clean_up_after(pid: int, mark: str, folder: str, number: int) -> None:
         name, _, value = mark.partition("=")
         if mark and os.path.exists("/proc/self/environ") and environ_of(pid).get(name) != value:
             pid = 0  # the run's first process has ended, and another process may have its id
-        ProcessTree(pid, mark).end(_GRACE, signal.Signals(number))
+        ProcessTree(pid, mark).end(_GRACE, signal.Signals(number) if number else None)
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -73,17 +105,29 @@ class ParentDeathWatch:
     """
     While it is open, the death of this program ends the process passed to `watch()` with its descendants, and removes `folder`.
 
-    `mark` is an environment variable (`NAME=value`) that only the run's processes have. If no process can be started there is no
+    `mark` is an environment variable (`NAME=value`) that only the run's processes have. `number` asks the first of them to end; None if
+    it begins with END_WITH. If no process can be started there is no
     watcher, and the run proceeds without one.
     """
 
-    def __init__(self, *, folder: str = "", mark: str = "", number: signal.Signals = signal.SIGTERM) -> None:
+    def __init__(self, *, folder: str = "", mark: str = "", number: signal.Signals | None = signal.SIGTERM) -> None:
         self._popen: subprocess.Popen[bytes] | None = None
         self._pipe = -1
-        if not os.path.basename(sys.executable).startswith(("python", "pypy")):
-            return  # a program that embeds Python, such as uwsgi, would parse the flags as its own
+        if not _is_python():
+            return
         ours, theirs = os.pipe()
-        command = [sys.executable, "-I", "-S", "-c", _WATCH, _HOME, str(os.getpid()), folder, mark, str(int(number))]
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            _WATCH,
+            _HOME,
+            str(os.getpid()),
+            folder,
+            mark,
+            str(int(number or 0)),
+        ]
         try:
             self._popen = subprocess.Popen(
                 command,

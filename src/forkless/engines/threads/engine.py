@@ -22,6 +22,7 @@ from forkless.engines.threads.patches import (
     callbacks,
     child_processes,
     collection_modules,
+    exit_functions,
     library_defaults,
     path_guard,
     plugin_loader,
@@ -105,7 +106,10 @@ def call_cli(run_context: RunContext, command: str, argv: list[str], cli: Any = 
     chosen = terminal_command.ansible_class(command) if cli is None else cli
     try:
         run_context.interrupt.begin()
-        chosen.cli_executor([command, *argv])
+        try:
+            chosen.cli_executor([command, *argv])
+        finally:
+            exit_functions.call_all(run_context)
     except SystemExit as leaving:
         return exit_code(leaving, run_context.stderr or sys.stderr)
     finally:

@@ -10,9 +10,11 @@ removes the folder at the end.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from forkless.modules.live_output import at_end_of_task
@@ -27,6 +29,8 @@ __all__ = ["AsyncTask", "UnknownWrapperError", "end_followed_job", "follow_job"]
 
 # Words in which the shell changes nothing.
 _PLAIN_WORDS = re.compile(r"[\w./+@%:,=-]+( [\w./+@%:,=-]+)*", re.ASCII)
+# How the arguments of async_wrapper begin: with the first part of the job's id, and its time limit.
+_JOB = re.compile(r"j\d+ \d+ ")
 # Never run: the interpreter has the module's text in memory.
 _STUB = b'raise SystemExit("the text of this module is in the memory of a warm interpreter")\n'
 
@@ -70,19 +74,33 @@ class AsyncTask:
         path = self._paths.get(self._wrapper.data) if self._wrapper is not None else None
         if self._wrapper is None or path is None:
             return None
-        interpreter = (self._shebang or "").replace("#!", "").strip()
-        before, found, arguments = command.rpartition(f"{interpreter} {path} ")
-        if not found:
+        before, found, arguments = command.rpartition(f" {path} ")
+        if not found or not _JOB.match(arguments):
             return None
-        if not _PLAIN_WORDS.fullmatch(f"{interpreter} {arguments}"):
-            raise UnknownWrapperError("the command has unusual characters")
-        job, start = None, tuple(interpreter.split())
+        interpreter = (self._shebang or "").replace("#!", "").strip()
+        if before.endswith(interpreter) and _PLAIN_WORDS.fullmatch(interpreter):
+            start = tuple(interpreter.split())
+        elif before.endswith(shlex.quote(interpreter)):  # since 2.21 it is one word, whatever is in it
+            start = (interpreter,)
+        else:  # with the stubs on the host this command must not be executed
+            raise UnknownWrapperError("async_wrapper is started in an unknown way")
+        words = _words(arguments)
+        job = None
         if self._module is not None:
             job = dataclasses.replace(self._module, interpreter=start, argv=(self._paths[self._module.data],))
         wrapper = dataclasses.replace(
-            self._wrapper, interpreter=start, argv=(path, *arguments.split()), job=job, environ=self._environ
+            self._wrapper, interpreter=start, argv=(path, *words), job=job, environ=self._environ
         )
-        return wrapper, before + interpreter
+        return wrapper, before
+
+
+def _words(arguments: str) -> list[str]:
+    """The words of a command line in which the shell changes nothing but the quotes of whole words."""
+    with contextlib.suppress(ValueError):  # an open quote
+        words = shlex.split(arguments)
+        if shlex.join(words) == arguments:
+            return words
+    raise UnknownWrapperError("the command has unusual characters")
 
 
 def follow_job(connection: AnsibleConnection, number: str, interpreter: WarmInterpreter, tell: TellOutput) -> None:

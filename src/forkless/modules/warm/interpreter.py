@@ -19,6 +19,7 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Protocol
 
+from forkless.modules.warm.bytecode import COMPILER
 from forkless.modules.warm.payload import MAGIC
 from forkless.modules.warm.remote import main
 
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
 
     from forkless.core.run_context import Interruptible
     from forkless.modules.ansible_types import CommandOutput, TellOutput
-    from forkless.modules.warm.payload import Manifest, Wrapped
+    from forkless.modules.warm.payload import Manifest, Piece, Wrapped
 
 __all__ = ["BOOT", "Channel", "InterpreterLostError", "NotStartedError", "WarmInterpreter", "boot_text"]
 
-# Reads exactly `length` bytes with os.read, so that the frames after them stay in the pipe; then executes them.
+# Reads exactly `length` bytes with os.read, so that the frames after them stay in the pipe; then executes them. Imports make hardly any garbage, so the
+# collector is off until a module's process begins.
 BOOT = (
-    "import os,sys,zlib;r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
+    "import gc,os,sys,zlib;gc.disable();r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
     'exec(zlib.decompress(r({length})),dict(__name__="forkless_far"))'
 )
 _OUTPUT = struct.Struct(">cI")  # stream, lines dropped before; the text follows
@@ -99,7 +101,7 @@ class WarmInterpreter:
         self.ended = threading.Event()
         self._closing = False
         self._channel: Channel | None = None
-        self._same_python = False
+        self._magic = self._python = ""  # the bytecode version of the host's Python, and its version, such as 3.11
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
         # Who is told what the modules' programs print, by the number of the order. For a job this outlives the call.
@@ -142,7 +144,7 @@ class WarmInterpreter:
     def _hear(self, kind: bytes, number: int, body: bytes) -> None:
         if kind == b"H":
             hello = json.loads(body)
-            self._same_python = hello["magic"] == MAGIC
+            self._magic, self._python = hello["magic"], hello["python"]
             self.ready.set()
             return
         if kind == b"V":
@@ -273,13 +275,20 @@ class WarmInterpreter:
                     continue
                 # By key, so that two identical files are sent once.
                 new = {piece.key: piece for _, _, piece in manifest.files if piece.key not in self._sent}
-                code = {key: piece.code if self._same_python else b"" for key, piece in new.items()}
-                line = json.dumps([(key, one.path, len(one.text), len(code[key])) for key, one in new.items()]).encode()
-                body = b"".join([line, b"\n", *(part for key, one in new.items() for part in (one.text, code[key]))])
+                code = self._code(new)
+                lengths = [(key, one.path, len(one.text), len(code.get(key, b""))) for key, one in new.items()]
+                parts = [part for key, one in new.items() for part in (one.text, code.get(key, b""))]
+                body = b"".join([json.dumps(lengths).encode(), b"\n", *parts])
                 frames += [_frame(b"F", 0, body), _frame(b"P", 0, manifest.order())]
                 self._sent.update(new, (manifest.digest,))
             frames.append(_frame(b"R", number, json.dumps(order).encode()))
             self._put_new(frames)
+
+    def _code(self, new: dict[str, Piece]) -> dict[str, bytes]:
+        """The bytecode that is sent with these files. Called before anything of them was sent."""
+        if self._magic == MAGIC:
+            return {key: piece.code for key, piece in new.items()}
+        return COMPILER.of(self._magic, self._python, list(new.values()), greeting=not self._sent)
 
     def _send(self, frames: list[bytes]) -> None:
         with self._sending:

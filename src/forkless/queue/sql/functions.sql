@@ -35,6 +35,11 @@ CREATE OR REPLACE FUNCTION drop_job(job bigint) RETURNS void LANGUAGE sql AS $$
     DELETE FROM procrastinate_jobs WHERE id = job
 $$;
 
+-- Whether a worker was here within five minutes. A time in the future was written before the database's clock was set back.
+CREATE OR REPLACE FUNCTION is_present(w worker) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT w.seen BETWEEN now() - interval '5 minutes' AND now() + interval '5 minutes'
+$$;
+
 -- Why a waiting run has no job yet, or NULL if it may have one now. The caller holds the dispatch lock.
 CREATE OR REPLACE FUNCTION obstacle(r run) RETURNS text LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -57,7 +62,7 @@ BEGIN
         RETURN 'as many runs with the label ' || one || ' are under way as the limit allows';
     END IF;
     IF cardinality(r.labels) > 0 AND NOT EXISTS (
-        SELECT 1 FROM worker w WHERE w.labels @> r.labels AND NOT w.stopping AND w.seen > now() - interval '5 minutes') THEN
+        SELECT 1 FROM worker w WHERE w.labels @> r.labels AND NOT w.stopping AND is_present(w)) THEN
         RETURN 'no worker has the label' || CASE WHEN cardinality(r.labels) > 1 THEN 's ' ELSE ' ' END || array_to_string(r.labels, ', ');
     END IF;
     RETURN NULL;
@@ -113,7 +118,7 @@ DECLARE
 BEGIN
     FOR one IN SELECT r.* FROM run r JOIN procrastinate_jobs j ON j.id = r.queue_job AND j.status = 'todo'
                WHERE r.status = 'waiting' AND cardinality(r.labels) > 0 AND r.attempt = 0 AND NOT EXISTS (
-                   SELECT 1 FROM worker w WHERE w.labels @> r.labels AND NOT w.stopping AND w.seen > now() - interval '5 minutes')
+                   SELECT 1 FROM worker w WHERE w.labels @> r.labels AND NOT w.stopping AND is_present(w))
                ORDER BY r.id FOR UPDATE OF r, j SKIP LOCKED LOOP
         PERFORM drop_job(one.queue_job);
         UPDATE run SET queue_job = NULL, holds_lock = false WHERE id = one.id;
@@ -232,6 +237,12 @@ BEGIN
         AND strpos((asked ->> 'job_name') || (asked ->> 'playbook_name') || (asked ->> 'backend'), '{') = 0) IS NOT TRUE THEN
         RAISE data_exception USING MESSAGE = 'a host cannot be asked that about a job';
     END IF;
+    -- A plain name may be that of a group: only a host has a record of the job.
+    IF NOT EXISTS (SELECT FROM job_record j WHERE CASE
+        WHEN left(encode(sha256(convert_to(j.scope, 'UTF8') || '\x00'::bytea || convert_to(j.stem, 'UTF8')), 'hex'), 16) = asked ->> 'id'
+        THEN convert_from(j.body, 'UTF8')::jsonb ->> 'host' = on_host ELSE false END) THEN
+        RAISE no_data_found USING MESSAGE = 'there is no such job on ' || on_host;
+    END IF;
     SELECT * INTO r FROM run WHERE id = of_run;
     IF NOT FOUND THEN
         RAISE no_data_found USING MESSAGE = 'there is no run ' || of_run;
@@ -275,6 +286,26 @@ BEGIN
     SELECT * INTO p FROM run WHERE id = coalesce(r.parent_id, r.id);
     PERFORM tell(r.id, p.id, p.counter, 'running');
     RETURN to_jsonb(r) - 'sealed' || jsonb_build_object('sealed', encode(r.sealed, 'base64'), 'sliced', r.parent_id IS NOT NULL);
+END;
+$$;
+
+-- Go on with an attempt over a new connection. Returns how many of the attempt's events are here; NULL if the attempt is another worker's.
+-- After a failover, this server may lack what the one before it confirmed last: events, which the worker sends again, or the claim itself,
+-- which is made again unless another worker was first.
+CREATE OR REPLACE FUNCTION resume(which bigint, of_attempt int, job bigint, by_worker bigint, by_name text, its_versions jsonb,
+    seconds double precision) RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
+DECLARE
+    r run;
+BEGIN
+    SELECT * INTO r FROM run WHERE id = which FOR UPDATE;
+    IF r.attempt = of_attempt AND r.worker_id = by_worker AND r.worker_name = by_name THEN
+        RETURN r.attempt_counter;
+    END IF;
+    -- An attempt that was given up never looks like this: it keeps its number, and the run has another job.
+    IF r.attempt = of_attempt - 1 AND r.queue_job = job AND claim(which, job, by_worker, by_name, its_versions, seconds) IS NOT NULL THEN
+        RETURN 0;
+    END IF;
+    RETURN NULL;
 END;
 $$;
 
@@ -692,15 +723,22 @@ $$;
 
 -- -- messages at the end of a run -------------------------------------------------------------------------------
 
+-- How long a message waits after so many tries.
+CREATE OR REPLACE FUNCTION webhook_pause(after_tries int) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN after_tries > 0 THEN least(interval '1 hour', interval '15 seconds' * power(2, after_tries - 1)) ELSE interval '0' END
+$$;
+
 -- Take the next message that is due. Whoever takes it has it for a while; if it is not delivered by then, it is due again.
+-- One that would wait longer than any pause was put off before the database's clock was set back.
 CREATE OR REPLACE FUNCTION take_webhook() RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = forkless, pg_temp AS $$
 DECLARE
     w webhook;
     r run;
 BEGIN
-    UPDATE webhook SET tries = tries + 1, next_try = now() + least(interval '1 hour', interval '15 seconds' * power(2, tries))
-    WHERE id = (SELECT id FROM webhook WHERE delivered IS NULL AND NOT given_up AND next_try <= now() ORDER BY next_try LIMIT 1 FOR UPDATE SKIP LOCKED)
+    UPDATE webhook SET tries = tries + 1, next_try = now() + webhook_pause(tries + 1)
+    WHERE id = (SELECT id FROM webhook WHERE delivered IS NULL AND NOT given_up
+                AND (next_try <= now() OR next_try > now() + webhook_pause(tries)) ORDER BY next_try LIMIT 1 FOR UPDATE SKIP LOCKED)
     RETURNING * INTO w;
     IF NOT FOUND THEN
         RETURN NULL;

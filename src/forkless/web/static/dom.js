@@ -37,6 +37,12 @@ export function connection(state) {
   if (state === "database") shown.className = "away";
 }
 
+// What keeps runs from going on, above every page.
+export function trouble(sentence) {
+  byId("trouble").hidden = !sentence;
+  byId("trouble").textContent = sentence;
+}
+
 // Changes need the session's own token: a page of another site cannot know it.
 export async function send(method, path, body) {
   const answer = await fetch(path, {
@@ -44,6 +50,7 @@ export async function send(method, path, body) {
     headers: { "content-type": "application/json", "x-forkless-csrf": document.querySelector("meta[name=forkless-csrf]").content },
     body: method === "GET" ? undefined : JSON.stringify(body ?? {}),
   });
+  trouble(answer.headers.get("x-forkless-trouble") ?? "");
   const said = await answer.json();
   if (!answer.ok) throw new Error(said.error ?? `the server answered ${answer.status}`);
   return said;
@@ -80,13 +87,14 @@ export function listen(address, kinds) {
     clearTimeout(retry);
     if (ended || source || document.hidden) return;
     source = new EventSource(address());
-    source.onopen = () => connection("live");
+    source.onopen = () => { connection("live"); trouble(""); }; // the stream tells it again if there is some
     source.onerror = () => {
       connection("away");
       if (source?.readyState === EventSource.CLOSED) { close(); retry = setTimeout(open, 2000); }
     };
     for (const [kind, call] of Object.entries(kinds)) source.addEventListener(kind, (event) => { connection("live"); call(JSON.parse(event.data)); });
     source.addEventListener("away", () => connection("database"));
+    source.addEventListener("trouble", (event) => trouble(JSON.parse(event.data).sentence));
   };
   document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
   open();

@@ -44,8 +44,9 @@ function drawRun() {
   byId("sentence").hidden = !run.sentence;
   byId("sentence").textContent = run.sentence;
   byId("report").hidden = !over();
-  byId("compare").hidden = !over() || !run.relaunch_of;
-  byId("compare").href = `/compare?first=${run.relaunch_of}&second=${run.id}`;
+  byId("compare").hidden = !over();
+  byId("compare").textContent = run.relaunch_of ? "Compare with run before" : "Compare";
+  byId("compare").href = run.relaunch_of ? `/compare?first=${run.relaunch_of}&second=${run.id}` : `/compare?second=${run.id}`;
   if (over()) {
     running.clear(); drawRunning();
     grid.ended = timeline.ended = true;
@@ -94,7 +95,7 @@ function follow(event) {
 }
 
 function drawRunning() {
-  byId("now").hidden = running.size === 0;
+  byId("now").hidden = over() || last === 0; // of one height while the run is under way: nothing below it moves
   byId("now-count").textContent = running.size > MOST_RUNNING ? `${running.size} hosts, of which ${MOST_RUNNING} are shown` : "";
   byId("running").replaceChildren(...[...running.values()].slice(0, MOST_RUNNING).map((one) => element("div", { class: "working" },
     element("strong", {}, one.host), ` · ${one.task}`, ...(one.lines.length ? [element("pre", {}, one.lines.join("\n"))] : []))));

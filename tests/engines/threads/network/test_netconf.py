@@ -9,6 +9,8 @@ import threading
 import pytest
 
 import forkless
+from forkless.engines.threads.network.device_worker import DeviceWorker
+from forkless.engines.threads.workers.interrupt import WorkerStopped
 from forkless.patching import seams
 from network_support import results, wait_for
 
@@ -16,6 +18,7 @@ pytestmark = [pytest.mark.interrupts]
 if seams.minor(seams.version()) == "2.18":  # there every module of a network collection is a process of its own
     pytestmark.append(pytest.mark.spawns)
 
+PARAMIKO = "paramiko.transport"
 ASK = "- ansible.netcommon.netconf_get: {source: running}\n"
 RPC = "- name: NAME\n  ansible.netcommon.netconf_rpc: {rpc: NAME}\n  ignore_errors: true\n"
 
@@ -90,6 +93,21 @@ def test_two_runs_use_their_own_password_for_one_device(project):
     assert (first.rc, third.rc) == (0, 0), first.stdout + third.stdout
     assert second.rc != 0, second.stdout
     assert "uthentication" in second.stdout
+
+
+def test_a_session_is_closed_though_its_closing_is_interrupted(project, devices, monkeypatch):
+    """A stop is repeated after a while, and may arrive while the thread closes what the first one has ended."""
+
+    def interrupted(_self):
+        raise WorkerStopped
+
+    monkeypatch.setattr(DeviceWorker, "_shut_down", interrupted)
+    before = set(threading.enumerate())
+    project.hosts({"all": {"ansible_connect_timeout": 600}})
+    run = project.start(ASK, hosts="slow")
+    wait_for(lambda: [one for one in threading.enumerate() if one not in before and type(one).__module__ == PARAMIKO])
+    run.cancel()
+    assert run.wait().status == forkless.Status.CANCELED
 
 
 @pytest.mark.parametrize("where", ["login", "command"])

@@ -46,8 +46,9 @@ def said(result, task=None):
 @pytest.mark.parametrize("ssh_type", ["auto", "libssh"])
 def test_each_device_answers_for_itself(project, ssh_type):
     project.hosts({"all": {"ansible_network_cli_ssh_type": ssh_type}})
-    result = project.run(ASK.format(collection="arista.eos.eos"), hosts="e1,e2")
-    assert said(result) == {"e1": ["Hostname: e1"], "e2": ["Hostname: e2"]}, result.stdout
+    for forks in (2, 1):  # at once; one after the other, where a connection that the module keeps would be found again
+        result = project.run(ASK.format(collection="arista.eos.eos"), hosts="e1,e2", forks=forks)
+        assert said(result) == {"e1": ["Hostname: e1"], "e2": ["Hostname: e2"]}, result.stdout
     result = project.run(IOS * 3, hosts="r1,r2")
     assert said(result) == {"r1": ["Hostname: r1"], "r2": ["Hostname: r2"]}, result.stdout
 

@@ -21,7 +21,7 @@ VALUES = [
     "", " ", "0", "00", "007", "7", "-7", "+7", "1_000", "1e5", "1j", "0x1f", "1.5", ".5", "5.", "9" * 18, "9" * 19, "9" * 5000,
     "True", "False", "None", "true", "yes", "no", "null", "inf", "nan", "...", "_", "__debug__", "__import__", "lambda", "if", "not",
     "a", "a.b", "a-b", "a--b", "a-1", "a-1j", "a.1", "a.", "a..b", "-a", "a b", "a=b", "a#b", "web-1.example.com", "10.0.0.1", "999.1.1.1",
-    "1.2.3", "1.2.3.4.5", "10.0.0.1.", "/usr/bin/python3", "/", "//", "/1", "/-", "'a'", '"a"', "b'a'", "r'a'", "'a", "[1, 'x']", "(1,)",
+    "1.2.3", "1.2.3.4.5", "10.0.0.1.", "/usr/bin/python3", "/", "//", "/1", "/-", "/a=b", "/a==1", "/1,", "/~x@y:1%2", "'a'", '"a"', "b'a'", "r'a'", "'a", "[1, 'x']", "(1,)",
     "{'a': 1}", "{{ x }}", "{% x %}", "{1}", "set()", "a\\b", "a\tb", "1if 1else 2", "\u00e4", "\uff34\uff52\uff55\uff45", "\u0661", "a\n", "1\n", "x" * 201,
     "x" * 202, "(" * 300, "@", "%", "~", "a:b", "a,b", "1,2", "a/b", "1/2", "not/a", "1-1", "1-1j", "1+1j",
 ]  # fmt: skip
@@ -81,6 +81,10 @@ def test_a_value_is_that_of_ansible_core_with_its_type_and_tags(running):
         mine, expected = (outcome(one, plugin, text) for one in (ours, theirs))
         assert (type(mine), mine) == (type(expected), expected), repr(text)
         assert AnsibleTagHelper.tags(mine) == AnsibleTagHelper.tags(expected), repr(text)
+    for path in ("/opt/py-3.15+x/bin/python", "/opt/core==2.22/bin/python", "/opt/~x@y:1%2,3"):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("ansible.plugins.inventory.ini.ast.literal_eval", lambda _: pytest.fail("was parsed"))
+            assert ours(plugin, path) == path
 
 
 def test_the_folder_of_an_inventory_is_looked_for_again_when_its_path_becomes_another_thing(

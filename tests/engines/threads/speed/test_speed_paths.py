@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import pathlib
+import re
 import sys
 import threading
 
@@ -35,16 +37,20 @@ DONE_BY_ANSIBLE = {
     "warm-modules": ("Connection.exec_command", "2.18"),
     "import-cache": ("ModuleDepFinder.visit_ImportFrom", "2.18"),
 }
-# Those that do not show in what is called have a test of their own.
+# Those that do not show in what is called have a test of their own, in the matrix too. Those of network devices need collections, and are
+# in the full matrix only.
 ELSEWHERE = {
-    **dict.fromkeys(caches.BOUNDS, "test_caches.py: test_every_cache_answers_in_an_ordinary_run"),
-    "gc-tuning": "test_shortcuts.py: test_the_collector_is_as_it_was_after_a_command",
-    "live-output": "modules/test_live_output.py: test_it_can_be_switched_off",
-    "loop-workers": "workers/test_loop_items.py: test_it_can_be_switched_off",
-    "network-asyncssh": "network/test_asyncssh.py: test_the_switch_gives_netcommons_choice_back",
-    "network-connections": "network/test_module_processes.py: test_the_switch_gives_ansibles_helper_back",
+    **dict.fromkeys(caches.BOUNDS, "engines/threads/speed/test_caches.py: test_every_cache_answers_in_an_ordinary_run"),
+    "gc-tuning": "engines/threads/speed/test_shortcuts.py: test_the_collector_is_as_it_was_after_a_command",
+    "host-bytecode": "modules/warm/test_bytecode.py: test_it_can_be_switched_off",
+    "live-output": "modules/test_live_output.py: test_it_is_on_unless_it_is_switched_off",
+    "loop-workers": "engines/threads/workers/test_loop_items.py: test_it_can_be_switched_off",
+    "network-asyncssh": "engines/threads/network/test_asyncssh.py: test_the_switch_gives_netcommons_choice_back",
+    "network-connections": "engines/threads/network/test_module_processes.py: test_the_switch_gives_ansibles_helper_back",
+    "plain-routing": "engines/threads/speed/test_plain_routing.py: test_it_can_be_switched_off_and_is_for_runs_only",
     "remote-files": "ssh/test_remote_files.py: test_a_host_that_has_an_interpreter_is_asked_for_no_shell_and_no_transfer",
 }
+TESTS = pathlib.Path(__file__).resolve().parents[3]
 
 
 WATCHED = {function for function, _since in DONE_BY_ANSIBLE.values()}
@@ -99,6 +105,15 @@ def calls(project, off):
 
 def test_every_part_that_can_be_switched_off_is_looked_at():
     assert {*DONE_BY_ANSIBLE, *ELSEWHERE} == set(switches.NAMES)
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_part_that_does_not_show_here_has_a_test_on_every_ansible_core(name):
+    file, _, test = ELSEWHERE[name].partition(": ")
+    text = (TESTS / file).read_text()
+    head = text[: text.index(f"\ndef {test}(")]
+    marks = head[head.rindex("\n\n\n") :] + "".join(re.findall(r"(?m)^pytestmark = .*", head))
+    assert "pytest.mark.matrix" in marks or name.startswith("network-")
 
 
 def test_a_part_is_on_unless_it_is_switched_off(project):

@@ -13,8 +13,10 @@ import pytest
 import forkless
 from forkless.core.stop import Stop
 from forkless.engines.threads import context
+from forkless.engines.threads.patches import strategy
 from forkless.engines.threads.workers import interrupt, threads
 from forkless.engines.threads.workers.worker import Worker
+from forkless.runs import run
 
 pytestmark = pytest.mark.spawns
 
@@ -132,6 +134,26 @@ def test_children_that_do_not_end_share_one_grace_time(monkeypatch):
 
     interrupt._see_to_the_end([types.SimpleNamespace(returncode=None, wait=wait) for _ in range(3)])
     assert clock.now < 1000.0 + interrupt.GRACE + 1.0
+
+
+def test_workers_that_do_not_end_share_one_grace_time(monkeypatch):
+    clock = Clock(monkeypatch, strategy)
+    strategy._join([types.SimpleNamespace(join=clock.wait) for _ in range(3)], 1.0)
+    assert clock.now == 1001.0
+
+
+def test_endings_that_are_waited_for_share_one_grace_time(monkeypatch):
+    clock = Clock(monkeypatch, interrupt)
+    monkeypatch.setattr(interrupt, "_ending", [types.SimpleNamespace(wait=clock.wait) for _ in range(3)])
+    interrupt.wait_for_ended_groups()
+    assert clock.now == 1000.0 + interrupt.GRACE
+
+
+def test_runs_that_do_not_end_with_the_program_share_one_grace_time(monkeypatch):
+    clock = Clock(monkeypatch, run)
+    thread = types.SimpleNamespace(join=clock.wait)
+    run._end([types.SimpleNamespace(_result=None, cancel=lambda: None, _thread=thread) for _ in range(3)])
+    assert clock.now == 1000.0 + run._PARTING
 
 
 class Alarmed(Worker):

@@ -209,6 +209,8 @@ class DeviceWorker(Worker):
         self.close()  # a stop may have come before run() began
         self._end_requests()
         super()._end()
+        # Once more, now that no exception is sent to this thread any more: a second interrupt may have ended _shut_down.
+        self._close_sessions()
 
     def run(self) -> None:
         try:
@@ -272,8 +274,6 @@ class DeviceWorker(Worker):
             pass
         finally:
             self._close_sessions()
-            if self._transport is not None:  # a login that did not finish is not known to the plugin
-                self._transport.close()
         self._log("shutdown complete")
 
     def _close_sessions(self) -> None:
@@ -286,6 +286,8 @@ class DeviceWorker(Worker):
             if callable(close):
                 with contextlib.suppress(Exception):
                     close()
+        if self._transport is not None:
+            self._transport.close()
 
     # -- what the helper process does ----------------------------------------------------------------------------
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import json
 import os
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from forkless.core.bulk import json_copy
 from forkless.core.events import Event, without_environment
 from forkless.engines.threads import context
 from forkless.engines.threads.output_queue import OutputQueue
@@ -100,7 +100,7 @@ class Listener:
     ) -> None:
         now = dt.datetime.now(dt.UTC)
         self.recap = self.recap or event == "playbook_on_stats"
-        plain = _plain(fields)
+        plain = json_copy(fields)  # a plugin may put any object into a result, and every event must be serializable
         without_environment(plain)
         if self.mask is not None:
             plain.update({key: _masked(plain[key], self.mask) for key in _TEXTS & plain.keys()})
@@ -147,7 +147,7 @@ class Listener:
             "uuid": own,
         }
         if output.item is not None:
-            fields["item"] = _masked(_plain(output.item), mask)
+            fields["item"] = _masked(json_copy(output.item), mask)
         fields.update({key: _masked(fields[key], mask) for key in _TEXTS & fields.keys()})
         self._counter += 1
         self._deliver(
@@ -190,11 +190,6 @@ class Listener:
         end = dt.datetime.now(dt.UTC)
         start = self._started.get((host, task), end)
         return {"start": start.isoformat(), "end": end.isoformat(), "duration": (end - start).total_seconds()}
-
-
-def _plain(value: object) -> Any:
-    """The value with JSON's types only: a plugin may put any object into a result, and every event must be serializable."""
-    return json.loads(json.dumps(value, default=str, skipkeys=True))
 
 
 # Templated fields that ansible-core has not masked, unlike results. Identifiers such as a host's name are not masked.

@@ -8,6 +8,7 @@ modules, and the worker's private copies of collection modules, wherever and how
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import contextlib
 import functools
@@ -20,9 +21,10 @@ import types
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
-from forkless.engines.threads import context
 from forkless.engines.threads.patches import (
     collection_modules,
+    exit_functions,
+    plugin_logging,
     process_defaults,
     project_libraries,
     stdlib_views,
@@ -33,10 +35,6 @@ from forkless.engines.threads.patches.stdlib_views import WorkerView
 __all__ = ["BUILTINS", "VIEWS"]
 
 _GONE = object()
-
-
-def _home() -> Any:
-    return context.current_worker() or context.current()
 
 
 def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> object:  # noqa: A002  # the builtin's names
@@ -186,66 +184,12 @@ class _Re(WorkerView):
     compile = staticmethod(functools.lru_cache(maxsize=16384, typed=True)(re.compile))
 
 
-# Loggers of libraries whose level is not a plugin's to set: netcommon's netconf plugin lowers it for its process, and ncclient would
-# write every message to and from a device into the log of the program.
-_LEVEL_OF_THE_PROGRAM = frozenset({"ncclient"})
-
-
-class _Logger:
-    """A logger of the program. A handler that a plugin adds is removed when its worker ends, and gets no records of other workers."""
-
-    def __init__(self, real: logging.Logger) -> None:
-        self.__dict__["_real"] = real
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.__dict__["_real"], name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self.__dict__["_real"], name, value)
-
-    @property  # type: ignore[misc]  # libraries check isinstance(logger, logging.Logger)
-    def __class__(self) -> Any:
-        return type(self.__dict__["_real"])
-
-    def addHandler(self, handler: logging.Handler) -> None:  # noqa: N802  # the stdlib's name
-        _add_handler(self.__dict__["_real"], handler)
-
-    def setLevel(self, level: int | str) -> None:  # noqa: N802  # the stdlib's name
-        real: logging.Logger = self.__dict__["_real"]
-        if real.name not in _LEVEL_OF_THE_PROGRAM:
-            real.setLevel(level)
-
-    def getChild(self, suffix: str) -> object:  # noqa: N802  # the stdlib's name
-        return _Logger(self.__dict__["_real"].getChild(suffix))
-
-
-def _add_handler(logger: logging.Logger, handler: logging.Handler) -> None:
-    home = _home()
-    if home is not None:
-        handler.addFilter(lambda _record: _home() in (home, None))
-        home.at_end.append(functools.partial(logger.removeHandler, handler))
-    logger.addHandler(handler)
-
-
-class _PluginLogging(WorkerView):
-    @staticmethod
-    def getLogger(name: str | None = None) -> object:  # noqa: N802  # the stdlib's name
-        return _Logger(logging.getLogger(name))
-
-    @staticmethod
-    def basicConfig(**options: Any) -> None:  # noqa: N802  # the stdlib's name
-        before = list(logging.root.handlers)
-        logging.basicConfig(**options)
-        for handler in [one for one in logging.root.handlers if one not in before]:
-            logging.root.removeHandler(handler)
-            _add_handler(logging.root, handler)
-
-
 VIEWS: dict[str, object] = {
+    "atexit": exit_functions.PluginAtexit(atexit),
     "builtins": _Builtins(builtins),
     "importlib": _Importlib(importlib),
     "importlib.util": _Importlib.util,
-    "logging": _PluginLogging(logging),
+    "logging": plugin_logging.PluginLogging(logging),
     "os": stdlib_views.os_view,
     "re": _Re(re),
     "signal": stdlib_views.signal_view,

@@ -7,17 +7,20 @@ A forked worker changed its own `sys.path` and imported into its own `sys.module
 `_forkless_libraries.<digest of the folder>.<name>`, and like a module of a collection it is executed for each worker. The program's
 `sys.path` is unchanged, and it cannot import such a module by mistake.
 
-A folder of installed packages (site-packages) belongs to the machine, not to a project: it is appended to the program's `sys.path`, and what
-is found there is imported once, because packages with compiled parts often cannot be imported twice.
+A folder of installed packages (site-packages) belongs to the machine, not to a project: it is appended to the program's `sys.path` until
+the runs that have asked for it end, and what is found there is imported once, because packages with compiled parts often cannot be
+imported twice.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
+import threading
 import types
 from typing import TYPE_CHECKING
 
@@ -33,6 +36,10 @@ __all__ = ["import_library", "library_name", "library_spec", "path", "relative_n
 _PATH = "sys.path"
 # ansible-core finds these by itself, or has imported them before any plugin.
 _NEVER = frozenset({"ansible", "ansible_collections", "forkless", *sys.stdlib_module_names})
+
+# Folders of installed packages that were appended to `sys.path`, with the runs that have asked for them.
+_askers: dict[str, set[str]] = {}
+_appending = threading.Lock()
 
 
 def path() -> list[str]:
@@ -71,14 +78,14 @@ def library_name(name: str) -> str:
     """The name in `sys.modules` of a module that is in one of the worker's own folders; "" for any other module."""
     own = _own_path()
     top = name.partition(".")[0]
-    if own is None or own == sys.path or top in _NEVER:
+    if own is None or (own == sys.path and not _askers) or top in _NEVER:
         return ""
     entries = [entry for entry in own if isinstance(entry, str)]
     folders = {entry: os.path.normpath(stdlib_views.os_view.path.abspath(entry)) for entry in entries}
     added = [folder for entry, folder in folders.items() if entry not in sys.path]
-    for folder in added:
-        if os.path.basename(folder) in INSTALLED and folder not in sys.path:
-            sys.path.append(folder)
+    for entry, folder in folders.items():
+        if os.path.basename(folder) in INSTALLED and (entry not in sys.path or folder in _askers):
+            _append_until_end(folder)
     if _is_installed(sys.modules.get(top)):
         return ""
     spec = importlib.machinery.PathFinder.find_spec(top, list(folders.values())) if added else None
@@ -90,6 +97,32 @@ def library_name(name: str) -> str:
     if folder not in added or os.path.basename(folder) in INSTALLED:
         return ""
     return f"{_root(folder)}.{name}"
+
+
+def _append_until_end(folder: str) -> None:
+    """Append a folder to the program's `sys.path`, until the last of the runs that have asked for it ends."""
+    run_context = context.current()
+    if run_context is None:
+        return
+    with _appending:
+        if folder not in sys.path:
+            sys.path.append(folder)
+            _askers[folder] = set()
+        askers = _askers.get(folder)
+        if askers is None or run_context.ident in askers:  # the program's own entry, or asked for before
+            return
+        askers.add(run_context.ident)
+    run_context.at_end.append(functools.partial(_remove_if_last, folder, run_context.ident))
+
+
+def _remove_if_last(folder: str, ident: str) -> None:
+    with _appending:
+        askers = _askers[folder]
+        askers.discard(ident)
+        if not askers:
+            del _askers[folder]
+            if folder in sys.path:
+                sys.path.remove(folder)
 
 
 def relative_name(name: str, package: str, level: int) -> str:

@@ -16,12 +16,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from typing import TYPE_CHECKING, Any, TextIO
 
 from forkless.engines.threads import context
-from forkless.engines.threads.patches import working_directory
+from forkless.engines.threads.patches import worker_signals, working_directory
 from forkless.modules import live_command
 from forkless.patching.module_view import ModuleView, put_views
 
@@ -183,6 +184,27 @@ class _Os(WorkerView):
         return types.FunctionType(os.popen.__code__, space)(command, mode, buffering)
 
     @staticmethod
+    def kill(pid: int, number: int) -> None:
+        if worker_signals.is_for_worker(pid):
+            worker_signals.deliver(number)
+        else:
+            os.kill(pid, number)
+
+    @staticmethod
+    def killpg(group: int, number: int) -> None:
+        # A forked worker led a group of its own; the group here is the program's, with whatever else the shell started in it.
+        if worker_signals.is_for_worker(-group):
+            worker_signals.deliver(number)
+        else:
+            os.killpg(group, number)
+
+    @staticmethod
+    def abort() -> None:
+        if not worker_signals.is_for_worker(os.getpid()):
+            os.abort()
+        worker_signals.end(signal.SIGABRT)
+
+    @staticmethod
     def _exit(code: int) -> None:
         if context.current() is None or context.in_forked_child():
             os._exit(code)
@@ -286,8 +308,8 @@ _DUMP = getattr(signal, "SIGUSR1", None)
 
 class _Signal(WorkerView):
     """
-    Signals belong to the program. Only SIGALRM is emulated, separately for each worker. In a child process that a plugin has forked, signals and
-    the alarm are the child's own.
+    Signals belong to the program. Emulated, separately for each worker, are SIGALRM and what a worker sends to itself. In a child process that a
+    plugin has forked, signals and the alarm are the child's own.
     """
 
     @staticmethod
@@ -298,6 +320,8 @@ class _Signal(WorkerView):
         if worker is not None and number == signal.SIGALRM:
             before, worker.on_alarm = worker.on_alarm, action
             return before
+        if worker is not None:
+            return worker_signals.set_action(worker, number, action)
         run_context = context.current()
         if number == _DUMP and worker is None and run_context is not None and run_context.terminal is not None:
             return signal.signal(
@@ -334,9 +358,23 @@ class _Signal(WorkerView):
     @staticmethod
     def getsignal(number: int) -> AlarmAction | None:
         worker = context.current_worker()
-        if worker is not None and number == signal.SIGALRM and not context.in_forked_child():
-            return worker.on_alarm
+        if worker is not None and not context.in_forked_child():
+            return worker_signals.action_of(worker, number)
         return signal.getsignal(number)
+
+    @staticmethod
+    def raise_signal(number: int) -> None:
+        if worker_signals.is_for_worker(os.getpid()):
+            worker_signals.deliver(number)
+        else:
+            signal.raise_signal(number)
+
+    @staticmethod
+    def pthread_kill(thread: int, number: int) -> None:
+        if thread == threading.get_ident() and worker_signals.is_for_worker(os.getpid()):
+            worker_signals.deliver(number)
+        else:
+            signal.pthread_kill(thread, number)
 
 
 def _import_for_popen(name: str, *args: Any) -> types.ModuleType:
@@ -367,6 +405,8 @@ _VIEWS: list[tuple[object, object]] = [
     (subprocess.check_call, subprocess_view.check_call),
     (subprocess.call, subprocess_view.call),
     (time.sleep, time_view.sleep),
+    (os.kill, os_view.kill),
+    (os.killpg, os_view.killpg),
 ]
 _BY_ID: dict[int, object] = {id(real): view for real, view in _VIEWS}
 

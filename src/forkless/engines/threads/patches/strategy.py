@@ -178,8 +178,9 @@ def results_thread(original: Callable[[object], None], _site: str) -> Callable[[
             original(strategy)
             return
         try:
-            # Callbacks run on this thread too: one that blocks must be interrupted when a stop is requested.
-            with run_context.interrupt.joined():
+            # Callbacks run on this thread too: one that blocks must be interrupted when a stop is requested. It is a daemon thread, and has
+            # joined as a service when it was started.
+            with run_context.interrupt.joined(), run_context.interrupt.hearing():
                 original(Strategy(strategy, run_context))
         except KeyboardInterrupt:
             if not run_context.stop.requested:

@@ -16,6 +16,7 @@ from forkless.engines.threads.network import patches as network
 from forkless.engines.threads.patches import (
     collection_modules,
     plugin_loader,
+    plugin_logging,
     plugin_threads,
     process_defaults,
     prompts,
@@ -26,7 +27,7 @@ from forkless.engines.threads.patches import (
     syntax_trees,
     url_openers,
 )
-from forkless.engines.threads.speed import caches, inventory, shortcuts
+from forkless.engines.threads.speed import caches, inventory, routing, shortcuts
 from forkless.engines.threads.workers import loop_items, worker
 from forkless.patching.seam import for_speed
 from forkless.patching.seams import KNOWN, Seam, always, made_by
@@ -381,6 +382,12 @@ SEAMS: tuple[Seam, ...] = (
         )
         for _ in range(importlib.util.find_spec("_ssl") is not None)  # a Python may be built without OpenSSL
     ),
+    Seam(
+        "logging:Logger.getEffectiveLevel",
+        "a level that a plugin sets is not that of the program",
+        plugin_logging.effective_level,
+    ),
+    Seam("logging:Logger.isEnabledFor", "as above", plugin_logging.is_enabled_for),
     # -- network devices
     Seam(
         "ansible.executor.task_executor:start_connection",
@@ -514,6 +521,7 @@ SEAMS: tuple[Seam, ...] = (
     # -- steps without effect for most tasks
     *shortcuts.SEAMS,
     *inventory.SEAMS,
+    *routing.SEAMS,
     # -- modules that run in this process, because no program can be started or by request
     *modules.STAND_INS,
 )

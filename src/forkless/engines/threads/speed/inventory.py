@@ -30,7 +30,7 @@ _PART = r"[A-Za-z0-9_./:@%+,=~\[\]-]+"  # no quote, backslash, comment or white 
 _PLAIN_LINE = re.compile(rf"{_PART}(?:[ \t]+{_PART})*")
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,17}")
 # Of these, literal_eval says that they are malformed or no syntax: names, attributes and differences of names, absolute paths, IPv4 addresses.
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,200}|/[A-Za-z0-9_./+-]{0,200}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,200}|/[A-Za-z0-9_./:@%+,=~-]{0,200}|[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
 _CONSTANTS = frozenset(("True", "False", "None"))
 
 

@@ -127,6 +127,22 @@ class Interrupt:
                     if self._sent is not None:
                         thread_exception.take_back()
 
+    @contextlib.contextmanager
+    def hearing(self) -> Iterator[None]:
+        """For the length of the block the calling thread, which may have joined as a service, is sent exceptions as others are."""
+        ident = threading.get_ident()
+        with self._lock:
+            deaf = ident in self._deaf
+            self._deaf.discard(ident)
+        try:
+            yield
+        finally:
+            with self._lock:
+                if deaf:
+                    self._deaf.add(ident)
+                if self._sent is not None:
+                    thread_exception.take_back()
+
     def release(self, error: type[BaseException]) -> bool:
         """End what the threads are blocked in: children, sleeps, channels. No exception is sent. False if the worker has already ended."""
         return self._interrupt(error, send=False)
@@ -176,6 +192,25 @@ class Interrupt:
                 thread_exception.take_back()
                 self._sent, self._by_alarm = None, False
 
+    def alarm_raised(self, alarm: object) -> None:
+        """
+        The error of this alarm is being raised on the calling thread. An alarm rings once: a plugin that has caught the error, and does
+        not clear an alarm that has rung, must not be interrupted by it again. Ignored on any thread but the worker's.
+        """
+        with self._lock:
+            if self._by_alarm and alarm is self._alarm and threading.get_ident() == self._thread:
+                self._alarm, self._sent, self._by_alarm = None, None, False
+
+    def _raise_sent(self) -> None:
+        """Raise what was sent, if anything, here and not once more at the next instruction. Called with the lock held."""
+        error = self._sent
+        if error is None:
+            return
+        if self._by_alarm and threading.get_ident() == self._thread:
+            thread_exception.take_back()
+            self._alarm, self._sent, self._by_alarm = None, None, False
+        raise error
+
     def sleep(self, seconds: float) -> None:
         """time.sleep that ends when the worker is interrupted. Called on any of the worker's threads."""
         deadline = time.monotonic() + seconds
@@ -186,7 +221,7 @@ class Interrupt:
                     return
                 # At most 5 s at a time: a sent exception is raised between two waits even if the notification was lost.
                 self._wake.wait(min(left, 5.0))
-            raise self._sent
+            self._raise_sent()
 
     @contextlib.contextmanager
     def shielded(self) -> Iterator[None]:
@@ -197,8 +232,7 @@ class Interrupt:
         """
         ident = threading.get_ident()
         with self._lock:
-            if self._sent is not None:
-                raise self._sent
+            self._raise_sent()
             self._shielded[ident] = self._shielded.get(ident, 0) + 1
         try:
             yield
@@ -207,9 +241,8 @@ class Interrupt:
                 self._shielded[ident] -= 1
                 if not self._shielded[ident]:
                     del self._shielded[ident]
-                late = self._sent
-        if late is not None:
-            raise late
+        with self._lock:
+            self._raise_sent()
 
     def adopt(self, child: subprocess.Popen[bytes]) -> None:
         with self._lock:

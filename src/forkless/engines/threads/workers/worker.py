@@ -16,7 +16,6 @@ import io
 import itertools
 import math
 import os
-import pickle
 import queue
 import signal
 import sys
@@ -26,6 +25,7 @@ import traceback
 import types
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from forkless.core import bulk
 from forkless.core.run_context import SCOPE
 from forkless.engines.threads import context as thread_context
 from forkless.engines.threads import late_libraries
@@ -318,7 +318,7 @@ class Worker(ThreadScope):
                 action(signal.SIGALRM, frame)
         except BaseException as error:  # noqa: BLE001  # raised again in the worker
             # Not sent if the worker has cleared the alarm in the meantime: a late error would hit its next step, or its next task.
-            self.interrupt.trigger(_carrying(error), alarm=alarm)
+            self.interrupt.trigger(_carrying(error, lambda: self.interrupt.alarm_raised(alarm)), alarm=alarm)
 
     # -- diagnosis ---------------------------------------------------------------------------------------------
 
@@ -332,13 +332,17 @@ class Worker(ThreadScope):
         return str(getattr(self._host, "name", self._host)), str(self._task.get_name())
 
 
-def _carrying(error: BaseException) -> type[BaseException]:
-    """A class that creates a copy of this error when called without arguments: PyThreadState_SetAsyncExc takes a class, not an instance."""
+def _carrying(error: BaseException, raised: Callable[[], None]) -> type[BaseException]:
+    """
+    A class that creates a copy of this error when called without arguments, and calls `raised` then: PyThreadState_SetAsyncExc takes a class,
+    not an instance.
+    """
     kind = type(error)
 
     def __init__(self: BaseException) -> None:  # noqa: N807  # becomes the class's __init__
         self.args = error.args
         self.__dict__.update(error.__dict__)
+        raised()
 
     return type(kind.__name__, (kind,), {"__init__": __init__, "__module__": kind.__module__})
 
@@ -473,13 +477,13 @@ def make_queue(upstream: Any) -> type:
     ansible-core's FinalQueue in memory.
 
     Items are still pickled by `put` and unpickled by `get`: that separates a result from the worker's objects, and keeps Ansible's error
-    for a result that cannot be pickled. There is no pipe, so there is no descriptor, no semaphore, and no partly written message when a
-    worker is interrupted.
+    for a result that cannot be pickled. Only large texts, which cannot be changed, are shared. There is no pipe, so there is no
+    descriptor, no semaphore, and no partly written message when a worker is interrupted.
     """
 
     class MemoryQueue(upstream):  # type: ignore[misc]
         def __init__(self, *_args: object, **_kwargs: object) -> None:
-            self._items: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+            self._items: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
 
         def send_task_result(self, *args: object, **kwargs: object) -> None:
             worker = thread_context.current_worker()
@@ -495,13 +499,15 @@ def make_queue(upstream: Any) -> type:
                 raise
 
         def put(self, item: object) -> None:
-            self._items.put(pickle.dumps(item, protocol=pickle.HIGHEST_PROTOCOL))
+            sent = getattr(item, "wire_task_result", item)  # since 2.19, in what is sent about one item of a loop
+            result = getattr(sent, "return_data", None) or getattr(sent, "_result", None)
+            self._items.put(bulk.pickled(item, result))
 
         def get(self) -> object:
-            item = self._items.get()
-            if item is None:
+            copied = self._items.get()
+            if copied is None:
                 raise EOFError
-            return pickle.loads(item)  # noqa: S301  # pickled by put() in this process
+            return copied()
 
         def empty(self) -> bool:
             return self._items.empty()

@@ -288,8 +288,9 @@ class RemoteServer:
         start_programs_quickly()
         for name in filter(ours, list(sys.modules)):
             self.loaded.setdefault(name, files[name][1] if name in files else "")
-        gc.collect()
-        gc.freeze()  # the collector skips frozen objects: fewer pages are copied after fork, and exits are fast
+        # The collector skips frozen objects: fewer pages are copied after fork, and exits are fast. Collecting before would cost more than all
+        # the garbage of these imports is worth.
+        gc.freeze()
 
     @staticmethod
     def said() -> tuple[int, int]:
@@ -392,6 +393,7 @@ class RemoteServer:
     ) -> None:
         code = 1
         try:
+            gc.enable()  # BOOT disabled it
             os.setsid()
             os.dup2(out, 1)
             os.dup2(out if order["one_stream"] else err, 2)
@@ -463,7 +465,9 @@ def main(ask_groups: bool) -> None:
     sys.path[:] = [path for path in sys.path if path not in ("", ".")]
     far = RemoteServer(inp, out, ask_groups)
     sys.meta_path.insert(0, far.finder)
-    hello = {"magic": importlib.util.MAGIC_NUMBER.hex()}
+    # Bytecode depends on PYTHONOPTIMIZE, too: who sets it gets texts.
+    magic = "" if sys.flags.optimize else importlib.util.MAGIC_NUMBER.hex()
+    hello = {"magic": magic, "python": "%d.%d" % sys.version_info[:2]}
     os.write(out, MAGIC)
     far.say(b"H", 0, json.dumps(hello).encode())
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, KeyboardInterrupt):

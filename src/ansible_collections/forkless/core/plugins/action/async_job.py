@@ -265,6 +265,7 @@ class ActionModule(ActionBase):
             offset=asked["offset"],
             tail=asked["tail"],
             limit=asked["limit"],
+            follow=asked["follow"],
         )
         names = ("job", "source", "output", "offset", "size")
         return dict(changed=False, host=record.key.host, **{name: seen[name] for name in names})

@@ -13,6 +13,41 @@ from ansible_collections.forkless.core.plugins.module_utils import jobs
 from ansible_collections.forkless.core.plugins.module_utils import processes as ps
 
 
+# A program that prints a file from a byte on, and what is added to it, until the processes have ended, or the time or the bytes are used up.
+FOLLOW = """
+import os, sys, time
+
+path, at, left, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+pids, deadline = [int(pid) for pid in sys.argv[5:]], time.monotonic() + seconds
+
+
+def runs(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+with open(path, "rb") as file:
+    while left > 0:
+        ended = time.monotonic() >= deadline or not any(runs(pid) for pid in pids)  # asked before the last look
+        if os.fstat(file.fileno()).st_size < at:
+            at = 0  # it was begun anew
+        file.seek(at)
+        part = file.read(min(left, 65536))
+        at, left = at + len(part), left - len(part)
+        sys.stdout.buffer.write(part)
+        sys.stdout.buffer.flush()
+        if not part:
+            if ended:
+                break
+            time.sleep(0.2)
+"""
+
+
 def kill(jid, candidates, recorded, number, grace):
     """
     End a job: first what its module has started, so that Ansible can write down how it ended; then, after `grace`
@@ -133,7 +168,7 @@ def output(jid, candidates, recorded, path, offset, limit, tail=None):
         whole = "".join(text if text.endswith("\n") else text + "\n" for text in texts if text).encode("utf-8")
         start = _start(offset, len(whole)) if tail is None else _tail_start(io.BytesIO(whole), len(whole), tail)
         return state, dict(_shown(whole[start : start + limit], start, len(whole), False), source=state["results_file"])
-    return state, {"source": "", "output": "", "offset": 0, "size": 0}
+    return state, {"source": "", "output": "", "start": 0, "offset": 0, "size": 0}
 
 
 def _redirected(pids):
@@ -197,7 +232,12 @@ def _shown(part, start, size, running):
         end -= _incomplete(part) if _incomplete(part) < end else 0  # a limit of less than a character would never end
     elif running:
         end -= _incomplete(part)
-    return {"output": part[:end].decode("utf-8", "replace"), "offset": start + end, "size": size}
+    return {
+        "output": part[:end].decode("utf-8", "replace"),
+        "start": start,
+        "offset": start + end,
+        "size": size,
+    }
 
 
 def _incomplete(part):

@@ -126,6 +126,12 @@ options:
     description: How many bytes of output at most.
     type: int
     default: 1000000
+  follow:
+    description:
+      - For O(op=output), for how many seconds at most to wait for more output of a job that runs. In a run that shows the
+        output of tasks while they run, it is shown as it comes.
+    type: float
+    default: 0.0
 """
 
 EXAMPLES = r"""

@@ -77,6 +77,10 @@ options:
     description: How many bytes of output to show at most.
     type: int
     default: 1000000
+  follow:
+    description: For how many seconds at most to wait for more output of a job that runs, for O(op=output).
+    type: float
+    default: 0
   limits:
     description: Properties of a systemd scope, by name, for O(op=limits).
     type: dict
@@ -106,6 +110,7 @@ job:
 """
 
 import os
+import sys
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -134,6 +139,7 @@ def main():
             "offset": {"type": "int", "default": 0},
             "tail": {"type": "int"},
             "limit": {"type": "int", "default": 1000000},
+            "follow": {"type": "float", "default": 0},
             "limits": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
@@ -142,9 +148,34 @@ def main():
         if module.params["op"] == "limits":
             words, why = limits.prefix(module.params["limits"], module.run_command)
             module.exit_json(changed=False, prefix=words, why=why)
-        module.exit_json(**_answer(module.params, module.check_mode))
+        answer = _answer(module.params, module.check_mode)
+        if module.params["op"] == "output" and module.params["follow"] > 0 and answer["job"]["state"] == "running":
+            answer = _followed(module, answer)
+        module.exit_json(**answer)
     except (OSError, RuntimeError) as error:
         module.fail_json(msg=str(error))
+
+
+def _followed(module, first):
+    """
+    The same answer after more output has come. A program prints it as it comes, so that what shows the output of programs
+    while they run shows it, with its masks and its limits.
+    """
+    asked = module.params
+    if not first["source"]:
+        return first  # the job prints into a pipe of Ansible's wrapper
+    words = [first["source"], str(first["start"]), str(asked["limit"]), str(asked["follow"])]
+    command = [sys.executable, "-c", ending.FOLLOW, *words, *(str(pid) for pid in first["job"]["pids"])]
+    rc, printed, _errors = module.run_command(command, encoding=None)
+    if rc != 0:
+        return first  # the file is gone
+    now = _answer(dict(asked, offset=0, tail=None, limit=0), module.check_mode)
+    return dict(
+        now,
+        source=first["source"],
+        output=printed.decode("utf-8", "replace"),
+        offset=first["start"] + len(printed),
+    )
 
 
 def _answer(asked, check_mode):

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Signals that a plugin sends to its own process.
+
+A forked worker that signals itself calls its own handler, or ends; here the process is the program, which must do neither. So the
+signal is delivered to the worker: its handler is called, or the worker ends as a process does that such a signal ends. The same on a run's own thread
+(callbacks, inventory plugins), except in the command, whose process is the run's own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, NoReturn
+
+from forkless.engines.threads import context
+
+if TYPE_CHECKING:
+    from forkless.engines.threads.workers.worker import AlarmAction, Worker
+
+__all__ = ["action_of", "deliver", "end", "is_for_worker", "set_action"]
+
+# Those that no process is ended by, unless it says so.
+_IGNORED = {getattr(signal, name, None) for name in ("SIGCHLD", "SIGURG", "SIGWINCH", "SIGCONT", "SIGPIPE", "SIGXFSZ")}
+# These would stop a worker until somebody continues it, which nobody can.
+_STOPPING = {getattr(signal, name, None) for name in ("SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")}
+
+
+def is_for_worker(pid: int) -> bool:
+    """Whether os.kill() with this number, on this thread, would signal the program instead of a process of the thread's own."""
+    run_context, worker = context.current(), context.current_worker()
+    if run_context is None or context.in_forked_child() or (worker is None and run_context.terminal is not None):
+        return False
+    return pid in (0, os.getpid(), -os.getpgrp()) or (worker is not None and abs(pid) == worker.pid)
+
+
+def deliver(number: int) -> None:
+    """Do what the signal does to a process: call its handler, nothing, or end it."""
+    worker = context.current_worker()
+    action = signal.SIG_DFL if worker is None else action_of(worker, number)
+    if number == 0 or action == signal.SIG_IGN or (action == signal.SIG_DFL and number in _IGNORED | _STOPPING):
+        return
+    if callable(action) and number not in (signal.SIGKILL, signal.SIGSTOP):
+        action(number, None)
+    else:
+        end(number)
+
+
+def end(number: int) -> NoReturn:
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(-number)
+
+
+def set_action(worker: Worker, number: int, action: AlarmAction) -> AlarmAction:
+    before = action_of(worker, number)
+    worker.state.setdefault("signals", {})[number] = action
+    return before
+
+
+def action_of(worker: Worker, number: int) -> AlarmAction:
+    if number == signal.SIGALRM:
+        return worker.on_alarm
+    found: AlarmAction = worker.state.get("signals", {}).get(number, signal.SIG_DFL)
+    return found

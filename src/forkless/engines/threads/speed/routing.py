@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+plain-routing: the entries of a collection's meta/runtime.yml that only name a redirection need no YAML parser.
+
+ansible-core's own table of moved plugins has 9,800 lines, which every start reads. All but some 60 of its entries are two lines whose meaning is seen from
+their characters. The other entries are given to ansible-core's function one by one, and a text of any other shape is given to it as a whole.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING
+
+from forkless.engines.threads import context
+from forkless.patching.seam import for_speed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["NAME", "SEAMS"]
+
+NAME = "plain-routing"
+
+# Words that some YAML loaders do not read as a string.
+_NAME = r"(?!(?i:y|n|yes|no|on|off|true|false|null):)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
+_TOKEN = re.compile(
+    rf"""
+      [ ]{{4}}{_NAME}:\n                                   # 1: an entry that has only ...
+      [ ]{{6}}redirect:[ ]([a-z_]\w*\.[a-z_]\w*\.[a-z_]\w*(?:\.[a-z_]\w*)*)\n  # 2: ... the name of what it became
+      (?=[ ]{{0,4}}[^ \n]|\n*\Z)
+    | [ ]{{2}}{_NAME}:\n                                   # 3: a section, such as `modules`
+    | (plugin_routing):\n                                  # 4: what has sections
+    | ([ ]{{4}}[A-Za-z0-9_'"].*\n(?:[ ]{{5,}}[^ \n].*\n)*)       # 5: any other entry, with what is below it
+    | ([A-Za-z_][^ \n]*:.*\n(?:[ ]+[^ \n].*\n)*)           # 6: anything else, with what is below it
+    | [ ]{{0,4}}\#[ -~\t]*\n                               # a comment
+    """,
+    re.ASCII | re.VERBOSE,
+)
+
+
+def plain(text: str, read: Callable[[str], dict[str, object]]) -> dict[str, object] | None:
+    """
+    The table in `text`, of which `read` has read the entries that are not plain. None if the text has another shape.
+
+    Other shapes are empty lines within the table, empty sections, other indentations, and anchors that another entry refers to.
+    """
+    if not text.isascii():  # YAML has other line breaks there
+        return None
+    table: dict[str, object] = {}
+    sections: dict[str, dict[str, object]] = {}
+    inside, section = False, None
+    begin = 4 if text.startswith("---\n") else 0
+    end = begin
+    for token in _TOKEN.finditer(text, begin):
+        if token.start() != end:
+            return None
+        end, kind = token.end(), token.lastindex
+        if kind is None:
+            continue
+        if kind == 2 and section is not None:
+            section[token[1]] = {"redirect": token[2]}
+        elif kind == 5 and section is not None:
+            section.update(read(token[5]))
+        elif kind == 3 and inside:
+            section = sections[token[3]] = {}
+        elif kind == 4 and not sections:
+            table[token[4]], inside = sections, True
+        elif kind == 6:
+            inside, section = False, None
+            table.update(read(token[6]))
+        else:
+            return None
+    whole = not text[end:].strip("\n")
+    return table if whole and sections and all(sections.values()) else None
+
+
+def routing(original: Callable[..., dict[str, object]], _site: str) -> Callable[..., dict[str, object]]:
+    """_meta_yml_to_dict. Any thread may call it."""
+
+    @functools.wraps(original)
+    def read(yaml_string_data: bytes | str, content_id: object) -> dict[str, object]:
+        run_context = context.current()
+        if run_context is not None and NAME not in run_context.off:
+            try:
+                text = yaml_string_data if isinstance(yaml_string_data, str) else yaml_string_data.decode()
+                found = plain(text, lambda part: original(part, content_id))
+            except Exception:  # noqa: BLE001  # a part of the text alone may be no YAML; ansible-core reads the whole, or reports it
+                found = None
+            if found is not None:
+                return found
+        return original(yaml_string_data, content_id)
+
+    return read
+
+
+SEAMS = (
+    for_speed(
+        "ansible.utils.collection_loader._collection_finder:_meta_yml_to_dict",
+        "every start would parse 9,800 lines of YAML, most of which are one redirection each",
+        routing,
+    ),
+)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a plugin sets in loggers counts for its worker, as it did when workers were processes: not for others, nor for the program."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import types
+
+import pytest
+
+from engines_support import messages
+
+pytestmark = pytest.mark.spawns
+
+# A library of the program, which logs to a logger of its own.
+LIBRARY = """
+import logging
+logger = logging.getLogger("t_library.part")
+
+def seen():
+    return [logger.isEnabledFor(logging.DEBUG), logger.getEffectiveLevel(), logging.getLogger().getEffectiveLevel()]
+
+def wait(path):
+    with open(path) as file:
+        file.read()
+
+def say(text):
+    logger.warning(text)
+"""
+PLUGIN = """
+import logging
+import t_library
+from ansible.plugins.lookup import LookupBase
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        if terms[0] == "set":
+            {sets}
+        return [{said}]
+"""
+TASK = "- debug: {msg: \"{{ lookup('logs', 'set' if inventory_hostname == 'h1' else 'look') }}\"}\n"
+
+
+class Kept(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+
+@pytest.fixture
+def library(monkeypatch):
+    made = types.ModuleType("t_library")
+    exec(LIBRARY, vars(made))
+    monkeypatch.setitem(sys.modules, "t_library", made)
+    return made
+
+
+@contextlib.contextmanager
+def program_log(*handlers, level=logging.ERROR):
+    """The root logger of a program that has set its level and its handlers. Not a fixture: pytest adds its own when a test begins."""
+    root = logging.root
+    before = root.handlers, root.level
+    root.handlers = list(handlers)
+    root.setLevel(level)
+    try:
+        yield
+    finally:
+        root.handlers = before[0]
+        root.setLevel(before[1])
+
+
+def state():
+    return [logging.root.level, list(logging.root.handlers), [list(one.filters) for one in logging.root.handlers],
+            logging.root.manager.disable, logging.getLogger("t_library").level]  # fmt: skip
+
+
+SETS = {
+    "a logger": ('logging.getLogger("t_library").setLevel("DEBUG")', [True, 10, 40]),
+    "its level": ('logging.getLogger("t_library").level = logging.DEBUG', [True, 10, 40]),
+    "a child of one": ('logging.getLogger("t_library").getChild("part").setLevel(10)', [True, 10, 40]),
+    "the root logger": ("logging.getLogger().setLevel(logging.DEBUG)", [True, 10, 10]),
+    "root": ("logging.root.setLevel(logging.DEBUG)", [True, 10, 10]),
+    "the parent": ('logging.getLogger("t_library").parent.setLevel(logging.DEBUG)', [True, 10, 10]),
+    "basicConfig": ("logging.basicConfig(level=logging.DEBUG, force=True)", [True, 10, 10]),
+    "disable": ("logging.root.setLevel(10); logging.disable(logging.DEBUG)", [False, 10, 10]),
+    "from": ("from logging import getLogger, DEBUG; getLogger().setLevel(DEBUG)", [True, 10, 10]),
+}
+
+
+@pytest.mark.parametrize("what", SETS)
+def test_a_level_that_a_plugin_sets_is_that_of_its_worker(project, library, what):
+    """Of the libraries that it calls, too."""
+    sets, expected = SETS[what]
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=sets, said="t_library.seen()"))
+    with program_log(Kept()):
+        before = state()
+        result = project.run(TASK, head="serial: 1", limit="h1,h2")
+        assert messages(result) == {"h1": expected, "h2": [False, 40, 40]}, result.stdout
+        assert state() == before
+
+
+def test_what_a_plugin_of_the_run_itself_sets_counts_for_its_workers(project, library):
+    """A forked worker inherited it."""
+    project.write("callback_plugins/sets.py", """
+        import logging
+        from ansible.plugins.callback import CallbackBase
+        class CallbackModule(CallbackBase):
+            CALLBACK_VERSION, CALLBACK_NAME, CALLBACK_TYPE, CALLBACK_NEEDS_ENABLED = 2.0, 'sets', 'notification', False
+            def v2_playbook_on_start(self, playbook):
+                logging.getLogger("t_library").setLevel(logging.INFO)
+    """)  # fmt: skip
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets="pass", said="t_library.seen()"))
+    with program_log(Kept()):
+        before = state()
+        assert messages(project.run(TASK, limit="h1")) == {"h1": [False, 20, 40]}
+        assert state() == before
+
+
+def test_the_program_logs_as_before_while_a_plugin_has_its_own_levels(project, library, capfd):
+    os.mkfifo(project.folder / "gate")
+    sets = 'logging.root.setLevel(10); logging.basicConfig(force=True); t_library.wait("gate")'
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=sets, said="t_library.seen()"))
+    handler = Kept()
+    with program_log(handler):
+        run = project.start(TASK, limit="h1")
+        with open(project.folder / "gate", "w"):  # returns when the plugin has set its levels
+            library.say("not enabled")
+            logging.getLogger("t_library").error("enabled")
+            seen = library.seen()
+            assert handler in logging.root.handlers
+        assert messages(run.wait(120)) == {"h1": [True, 10, 10]}
+    assert seen == [False, 40, 40]
+    assert handler.said == ["enabled"]
+    assert "enabled" not in capfd.readouterr().err, "the plugin's handler writes what its worker logs"
+
+
+REMOVES = {
+    "removeHandler": "[logging.root.removeHandler(one) for one in logging.root.handlers]",
+    "handlers": "logging.root.handlers = []",
+    "force": "logging.basicConfig(force=True, handlers=[logging.NullHandler()])",
+}
+
+
+@pytest.mark.parametrize("how", REMOVES)
+def test_a_handler_of_the_program_that_a_plugin_removes_stays_the_programs(project, library, how):
+    said = "[t_library.say(variables['inventory_hostname']), len(logging.root.handlers)][1]"
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=REMOVES[how], said=said))
+    handler = Kept()
+    with program_log(handler, level=logging.WARNING):
+        before = state()
+        result = project.run(TASK, head="serial: 1", limit="h1,h2")
+        assert messages(result) == {"h1": 1 if how == "force" else 0, "h2": 1}, result.stdout
+        assert state() == before
+    assert handler.said == ["h2"]
+
+
+def test_a_plugin_that_logs_to_the_root_logger_leaves_no_handler_there(project, library, capfd):
+    """The stdlib's functions add one if there is none; the program's own basicConfig would then do nothing."""
+    sets = 'logging.error("once"); logging.exception("twice"); logging.debug("never")'
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=sets, said="len(logging.getLogger().handlers)"))
+    with program_log():
+        result = project.run(TASK, head="serial: 1", limit="h1,h2")
+        assert messages(result) == {"h1": 1, "h2": 0}, result.stdout
+        assert logging.root.handlers == []
+    assert capfd.readouterr().err == "ERROR:root:once\nERROR:root:twice\nNoneType: None\n"
