@@ -37,9 +37,7 @@ test: $(VENV)/.ready lint  ## run all the tests
 	@$(BIN)/python tests/prepare.py
 	@echo "testing, $(TEST_WORKERS) at a time ..."
 	@mkdir -p .cache/coverage
-	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup -m 'not alone' --durations=25 --durations-min=3 $(COVER)
-	@echo "testing what needs the machine for itself ..."
-	@$(BIN)/python -m pytest -q -m alone $(COVER) $(if $(COVER),--cov-append)
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup --durations=25 --durations-min=3 $(COVER)
 	@$(if $(COVER),echo "lines that the tests reached; the files with most that they did not:" && $(REPORT),echo "coverage: from Python 3.12 on, or with make coverage")
 	@echo "testing the other Pythons and ansible-cores ..."
 	@$(BIN)/nox -s matrix
@@ -47,7 +45,7 @@ test: $(VENV)/.ready lint  ## run all the tests
 coverage: $(VENV)/.ready  ## which lines the tests reach, on any Python (slower on 3.11)
 	@$(BIN)/python tests/prepare.py
 	@mkdir -p .cache/coverage
-	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup -m 'not alone' --cov --cov-report=
+	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup --cov --cov-report=
 	@$(REPORT)
 
 lint: $(VENV)/.ready

@@ -114,7 +114,7 @@ def _pair(session: nox.Session, python: Interpreter, core: str, *tests: str) -> 
         run(UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python", "-e", ".[dev]", f"ansible-core{core}")
         open(ready, "w").close()
     env = {}
-    if "not alone" in tests:  # everything: also the tests that need collections, which differ between ansible-cores
+    if not tests:  # everything: also the tests that need collections, which differ between ansible-cores
         run(f"{venv}/bin/python", "tests/prepare_collections.py")
         if python.prefix:  # the servers that `make test` has set up do not start in the root
             env["FORKLESS_JOBS_SERVERS"] = os.path.join(session.create_tmp(), f"servers-{python.label}")
@@ -178,7 +178,7 @@ def full(session: nox.Session) -> None:
                 _not_here(python, core.minor)
             for release in releases(core):
                 for one in found:
-                    _pair(session, one, release, "-m", "not alone")
+                    _pair(session, one, release)
 
 
 @nox.session(python=False)
