@@ -34,11 +34,15 @@ def _is_bulk(value: object) -> TypeGuard[str | list[str]]:
 
 def _find(value: object, found: list[str | list[str]], depth: int = _DEEPEST) -> None:
     """Append all bulk values in nested dicts and lists to `found`."""
+    # Called for every event and result, most of which contain nothing large: texts are looked at without a call for each.
     if _is_bulk(value):
         found.append(value)
     elif depth and isinstance(value, dict):
         for one in value.values():
-            if isinstance(one, (str, dict, list)):
+            if type(one) is str:
+                if len(one) >= LARGE_TEXT:
+                    found.append(one)
+            elif one and isinstance(one, (dict, list)):
                 _find(one, found, depth - 1)
     elif depth and isinstance(value, list):
         for one in value:

@@ -77,6 +77,16 @@ def _configure_module(original: Upstream, _site: str) -> Upstream:
     return stand_in
 
 
+def _remove_tmp_path(original: Upstream, _site: str) -> Upstream:
+    @functools.wraps(original)
+    def stand_in(self: AnsibleAction, tmp_path: str | None, force: bool = False) -> object:
+        if tmp_path is None and not force and self._connection._shell.tmpdir is None:
+            return original(self, tmp_path, force)  # nothing to remove: an action that ran no module needs no execution
+        return execution_of(self).remove_tmp_path(functools.partial(original, self), tmp_path, force)
+
+    return stand_in
+
+
 def _modify_module(original: Upstream, _site: str) -> Upstream:
     @functools.wraps(original)
     def stand_in(*args: object, **kwargs: object) -> object:
@@ -86,11 +96,10 @@ def _modify_module(original: Upstream, _site: str) -> Upstream:
     return stand_in
 
 
+_MADE_BY_HAND = {"_configure_module": _configure_module, "_remove_tmp_path": _remove_tmp_path}
+
 STAND_INS = (
-    *(
-        Seam(f"{ACTION}.{name}", why, _configure_module if name == "_configure_module" else _override(name))
-        for name, why in OVERRIDES.items()
-    ),
+    *(Seam(f"{ACTION}.{name}", why, _MADE_BY_HAND.get(name) or _override(name)) for name, why in OVERRIDES.items()),
     Seam(
         "ansible.plugins.action:modify_module",
         "the module is run where it is, or taken apart for a warm interpreter",

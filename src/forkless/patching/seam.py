@@ -24,7 +24,7 @@ class Kind(enum.Enum):
     """A run does the same without the seam, only slower: if the target has changed at all, the seam is left out."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared as objects: there is one table, and every run looks all of them up
 class Seam:
     """
     One name (`site`), the reason to replace it (`why`), and the factory of its replacement (`stand_in`).

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RunContext",
     "current",
+    "current_environ",
     "current_interrupt",
     "current_worker",
     "enter",
@@ -42,13 +43,13 @@ __all__ = [
 class ThreadScope:
     """A RunScope of this engine: the base class of RunContext and Worker."""
 
-    @property
-    def run_context(self) -> RunContext:
-        raise NotImplementedError
+    if TYPE_CHECKING:  # a worker has the run as a plain attribute: it is read some hundred times for every task
 
-    @property
-    def worker(self) -> Worker | None:
-        raise NotImplementedError
+        @property
+        def run_context(self) -> RunContext: ...
+
+        @property
+        def worker(self) -> Worker | None: ...
 
     @property
     def run_ident(self) -> str:
@@ -63,6 +64,7 @@ class ThreadScope:
         return self.run_context.interpreters
 
     interrupt: Interrupt
+    environ: dict[str, str] | None
 
 
 class RunContext(ThreadScope):
@@ -170,6 +172,8 @@ class RunContext(ThreadScope):
 def current() -> RunContext | None:
     """The run that the calling thread works for, or None."""
     scope = SCOPE.get()
+    if type(scope) is RunContext:
+        return scope
     return scope.run_context if isinstance(scope, ThreadScope) else None
 
 
@@ -197,7 +201,15 @@ def in_forked_child() -> bool:
 
 def current_worker() -> Worker | None:
     scope = SCOPE.get()
-    return scope.worker if isinstance(scope, ThreadScope) else None
+    return None if type(scope) is RunContext or not isinstance(scope, ThreadScope) else scope.worker
+
+
+def current_environ() -> dict[str, str] | None:
+    """The environment of the calling thread's worker or run; None if the thread uses the program's."""
+    scope = SCOPE.get()
+    if not isinstance(scope, ThreadScope):
+        return None
+    return scope.run_context.environ if scope.environ is None else scope.environ
 
 
 def current_interrupt() -> Interrupt | None:

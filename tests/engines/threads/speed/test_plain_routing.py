@@ -78,6 +78,29 @@ def test_of_ansible_cores_own_table_few_entries_are_yaml(run_context):
     assert sum(map(len, asked)) < len(core_table()) / 50
 
 
+def test_a_program_reads_ansible_cores_table_once_and_no_run_changes_anothers(run_context):
+    asked = []
+
+    def read(text, content_id):
+        asked.append(text)
+        return theirs()(text, content_id)
+
+    expected = repr(theirs()(core_table(), None))
+    first = routing.routing(read, "")(core_table(), None)
+    assert asked
+    asked.clear()
+    first["plugin_routing"]["modules"].clear()
+    first["action_groups"]["aws"].clear()
+    second = routing.routing(read, "")(core_table(), None)
+    assert repr(second) == expected
+    second["plugin_routing"]["action"]["aws_s3"]["redirect"] = "somebody.elses.action"
+    second["action_groups"]["aws"][0]["metadata"].clear()
+    assert repr(routing.routing(read, "")(core_table(), None)) == expected
+    assert asked == []
+    routing.routing(lambda *given: read(*given), "")(core_table(), None)  # another ansible-core's
+    assert asked
+
+
 def test_it_can_be_switched_off_and_is_for_runs_only(run_context, monkeypatch):
     asked = []
     read = routing.routing(lambda *given: asked.append(given), "")

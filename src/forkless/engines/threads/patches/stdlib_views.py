@@ -129,11 +129,7 @@ class _SysView(WorkerView):
 class RunVariables:
     """What `os.environ` holds on the threads of a run, for libraries that read it: a provider for `patching.thread_environ`."""
 
-    def seen(self) -> dict[str, str] | None:
-        worker, run_context = context.current_worker(), context.current()
-        if worker is not None and worker.environ is not None:
-            return worker.environ
-        return None if run_context is None else run_context.environ
+    seen = staticmethod(context.current_environ)
 
     def changed(self) -> dict[str, str] | None:
         home = context.current_worker() or context.current()

@@ -8,9 +8,11 @@ their characters. The other entries are given to ansible-core's function one by 
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from forkless.engines.threads import context
 from forkless.patching.seam import for_speed
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["NAME", "SEAMS"]
 
 NAME = "plain-routing"
+_Value = TypeVar("_Value")
 
 # Words that some YAML loaders do not read as a string.
 _NAME = r"(?!(?i:y|n|yes|no|on|off|true|false|null):)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
@@ -75,6 +78,40 @@ def plain(text: str, read: Callable[[str], dict[str, object]]) -> dict[str, obje
     return table if whole and sections and all(sections.values()) else None
 
 
+class _LastLarge:
+    """The table that was read last from a large text: ansible-core's own, which every run of a program reads again."""
+
+    LARGE = 100_000  # characters
+
+    def __init__(self) -> None:
+        self._read: tuple[weakref.ref[Callable[..., object]], str, dict[str, object]] | None = None
+
+    def get(
+        self, text: str, original: Callable[..., dict[str, object]], content_id: object
+    ) -> dict[str, object] | None:
+        """A copy of the table, so that no run can change another's; `original` tells which ansible-core made the values."""
+        known = self._read
+        if known is not None and known[0]() is original and known[1] == text:
+            return _copied(known[2])
+        found = plain(text, lambda part: original(part, content_id))
+        if found is not None and len(text) >= self.LARGE:
+            self._read = weakref.ref(original), text, _copied(found)
+        return found
+
+
+def _copied(value: _Value) -> _Value:
+    """As copy.deepcopy for what YAML gives, in a tenth of the time: most of a table is small dicts of texts, which can be shared."""
+    kind = type(value)
+    if kind is str:
+        return value
+    if kind is dict:
+        return cast("_Value", {key: _copied(one) for key, one in cast("dict[object, object]", value).items()})
+    return copy.deepcopy(value)
+
+
+_last_large = _LastLarge()
+
+
 def routing(original: Callable[..., dict[str, object]], _site: str) -> Callable[..., dict[str, object]]:
     """_meta_yml_to_dict. Any thread may call it."""
 
@@ -84,7 +121,7 @@ def routing(original: Callable[..., dict[str, object]], _site: str) -> Callable[
         if run_context is not None and NAME not in run_context.off:
             try:
                 text = yaml_string_data if isinstance(yaml_string_data, str) else yaml_string_data.decode()
-                found = plain(text, lambda part: original(part, content_id))
+                found = _last_large.get(text, original, content_id)
             except Exception:  # noqa: BLE001  # a part of the text alone may be no YAML; ansible-core reads the whole, or reports it
                 found = None
             if found is not None:

@@ -130,7 +130,7 @@ class Worker(ThreadScope):
     It is the RunScope of its thread, and of threads that its plugins start.
     """
 
-    _run_context: RunContext
+    run_context: RunContext
     worker_id: int
     _host: object
     _task: Any
@@ -140,7 +140,7 @@ class Worker(ThreadScope):
         run_context = thread_context.current()
         if run_context is None:
             raise RuntimeError("a worker was made outside of a run")
-        self._run_context = run_context
+        self.run_context = run_context
         self.pid = next(_pids)
         self.exitcode: int | None = None
         self.interrupt = Interrupt()
@@ -156,10 +156,6 @@ class Worker(ThreadScope):
         self._alarm_clock: threading.Timer | None = None
         self._done = threading.Event()
         self._started = False
-
-    @property
-    def run_context(self) -> RunContext:
-        return self._run_context
 
     @property
     def worker(self) -> Worker:
