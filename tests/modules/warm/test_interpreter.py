@@ -41,6 +41,29 @@ class Line:
         self.closed = True
 
 
+@pytest.mark.parametrize(
+    ("orders", "parts"),
+    [
+        ([{}, {}], []),
+        ([{}, {"live": True}, {"live": True}], [1]),
+        ([{"argv": ("/stub", "j1")}, {"live": True}, {"argv": ("/stub", "j2"), "live": True}], [0, 1]),
+    ],
+)
+def test_a_part_of_the_server_is_sent_once_before_the_first_order_that_needs_it(orders, parts):
+    interpreter, line = WarmInterpreter("there"), Line()
+    interpreter.attach(line)
+    interpreter._sent.add("known")
+    manifest = types.SimpleNamespace(digest="known")
+    for number, order in enumerate(orders):
+        interpreter._send_order(number, (manifest,), {"live": False, "argv": (), **order})
+    expected = [
+        frame
+        for number in range(len(orders))
+        for frame in ([(b"B", 0), (b"R", number)] if number in parts else [(b"R", number)])
+    ]
+    assert line.frames == expected
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_an_order_is_taken_back_when_its_worker_is_stopped_as_it_is_given(moment):
     interrupt, interpreter = Interrupt(), WarmInterpreter("there")

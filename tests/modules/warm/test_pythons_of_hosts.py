@@ -85,6 +85,21 @@ def test_modules_run_warm(old, tmp_path):
     assert facts["ansible_facts"]["ansible_python"]["version"]["minor"] == first["python"][1]
 
 
+def test_what_only_some_tasks_need_is_sent_before_them(old, tmp_path):
+    """Live output and jobs are parts of the server that come when the first task needs them."""
+    (tmp_path / "play.yml").write_text(
+        "- hosts: all\n  gather_facts: false\n  tasks:\n"
+        "    - command: echo told\n    - {command: echo job, async: 60, poll: 1}\n    - command: echo again\n"
+    )
+    (tmp_path / "hosts").write_text(f"there ansible_connection=local ansible_python_interpreter={old}\n")
+    result = forkless.run(playbook="play.yml", inventory="hosts", engine="threads", cwd=tmp_path, live_output=True)
+    result.raise_for_failures()
+    said = [one.event_data["res"]["stdout"] for one in result.events if one.event == "runner_on_ok"]
+    assert said == ["told", "job", "again"]
+    told = [one.event_data for one in result.events if one.event == "runner_on_output"]
+    assert {"told", "job", "again"} <= {line for one in told for line in str(one).replace("'", " ").split()}, told
+
+
 def test_modules_run_with_bytecode_of_that_python_if_it_is_here_too(tmp_path, monkeypatch):
     minor = next(one for one in (12, 13, 11, 10, 9) if one != sys.version_info[1] and interpreter(one))
     path = interpreter(minor)

@@ -38,6 +38,7 @@ BOOT = (
     "import gc,os,sys,zlib;gc.disable();r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
     'exec(zlib.decompress(r({length})),dict(__name__="forkless_far"))'
 )
+LIVE_OUTPUT, ASYNC_JOB = "live_output.py", "async_job.py"  # parts of `remote` that are sent when they are needed
 _OUTPUT = struct.Struct(">cI")  # stream, lines dropped before; the text follows
 GRACE = 5.0  # seconds for an interpreter to end after it was asked to
 # Imports removed from all files but the first: `from __future__` must be at the top, and the host has no package
@@ -48,14 +49,20 @@ _ELSEWHERE = re.compile(
 
 
 def boot_text(*, ask_groups: bool) -> bytes:
-    """The files of `remote` as one compressed text, in an order in which each uses only names of those before it."""
-    here = importlib.resources.files("forkless.modules.warm.remote")
-    texts = [
-        here.joinpath(name).read_text("utf-8")
-        for name in ("importer.py", "live_output.py", "child.py", "async_job.py", "main.py")
-    ]
+    """The files of `remote` that every module needs as one compressed text, in an order in which each uses only names of those before it."""
+    texts = [_text(name) for name in ("importer.py", "child.py", "main.py")]
     joined = texts[0] + "".join(_ELSEWHERE.sub("", text) for text in texts[1:])
     return zlib.compress(f"{joined}\nmain({ask_groups})\n".encode(), 9)
+
+
+@functools.cache
+def _part(name: str) -> bytes:
+    """A file of `remote` that only some tasks need: it is sent before the first of them, and compiled on the host then."""
+    return zlib.compress(b"from __future__ import annotations\n" + _ELSEWHERE.sub("", _text(name)).encode(), 9)
+
+
+def _text(name: str) -> str:
+    return importlib.resources.files("forkless.modules.warm.remote").joinpath(name).read_text("utf-8")
 
 
 class NotStartedError(Exception):
@@ -107,6 +114,7 @@ class WarmInterpreter:
         # Who is told what the modules' programs print, by the number of the order. For a job this outlives the call.
         self._tells: dict[int, TellOutput] = {}
         self._sent: set[str] = set()
+        self._parts: set[str] = set()
         # Serializes writes to the channel: frames never interleave, and a payload's files precede the order that needs
         # them.
         self._sending = threading.Lock()
@@ -269,7 +277,9 @@ class WarmInterpreter:
 
     def _send_order(self, number: int, manifests: tuple[Manifest, ...], order: dict[str, object]) -> None:
         with self._sending:
-            frames: list[bytes] = []
+            needed = [name for name, part in ((LIVE_OUTPUT, order["live"]), (ASYNC_JOB, order["argv"])) if part]
+            frames = [_frame(b"B", 0, _part(name)) for name in needed if name not in self._parts]
+            self._parts.update(needed)
             for manifest in manifests:
                 if manifest.digest in self._sent:
                     continue

@@ -105,12 +105,16 @@ def test_what_lies_beside_the_code_is_found_as_in_an_archive(tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["payload.zip"], "the archive is gone with its module"
 
 
-def test_the_text_that_travels_needs_nothing_of_ours():
-    text = zlib.decompress(interpreter.boot_text(ask_groups=False)).decode()
-    compile(text, "far", "exec")
-    lines = [line for line in text.splitlines() if line.startswith(("from ", "import "))]
-    assert not [line for line in lines if "forkless" in line or "ansible" in line]
+def test_the_texts_that_travel_need_nothing_of_ours():
+    parts = [interpreter._part(name) for name in (interpreter.LIVE_OUTPUT, interpreter.ASYNC_JOB)]
+    text, live, job = (zlib.decompress(one).decode() for one in (interpreter.boot_text(ask_groups=False), *parts))
+    for one in (text, live, job):
+        compile(one, "far", "exec")
+        lines = [line for line in one.splitlines() if line.startswith(("from ", "import "))]
+        assert not [line for line in lines if "forkless" in line or "ansible" in line]
     assert "class Importer" in text and "def become_the_module" in text
+    assert "class OutputReader" in live and "class OutputReader" not in text
+    assert "def fork_in_place_of" in job and "def fork_in_place_of" not in text
 
 
 def test_an_archive_that_ten_hosts_come_with_is_read_once(monkeypatch):

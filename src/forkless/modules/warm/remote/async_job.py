@@ -4,7 +4,7 @@ Lets async_wrapper run in a fork of the warm interpreter, and start its module i
 
 async_wrapper leaves the interpreter's session by itself, so the job outlives the interpreter. Others look for a job by
 its command line and by ANSIBLE_ASYNC_DIR in its environment, in /proc; a fork would show those of the interpreter, so
-they are overwritten. Sent between child.py and main.py; needs only the stdlib of 3.8.
+they are overwritten. Sent before the first order of such a task; needs only the stdlib of 3.8.
 """
 
 from __future__ import annotations

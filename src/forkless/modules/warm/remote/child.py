@@ -26,7 +26,13 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from forkless.modules.warm.remote.importer import ROOT  # on the host, its text comes first
-from forkless.modules.warm.remote.live_output import OutputPipe, TappedFile, as_bytes, asks, tap  # likewise
+from forkless.modules.warm.remote.live_output import (  # sent before the first order with `live`
+    OutputPipe,
+    TappedFile,
+    as_bytes,
+    asks,
+    tap,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,12 +14,9 @@ import importlib.machinery
 import importlib.util
 import marshal
 import os
-import pathlib
 import shutil
 import sys
 import tempfile
-import zipfile
-import zipimport
 import zlib
 from typing import Any
 
@@ -67,6 +64,8 @@ class Archive:
         return os.path.join(self._folder, name + ".zip")
 
     def _write(self, place: str) -> None:
+        import zipfile  # here: few modules need the archive, and every start of the interpreter would import it
+
         with zipfile.ZipFile(place, "w") as file:
             for _, _, source in self._files.values():
                 file.writestr(zipfile.ZipInfo(source.path), source.bytes())
@@ -125,10 +124,11 @@ class Importer:
 
 def _move(names: dict[str, Any], before: str, after: str) -> None:
     """Replace the prefix in `__file__`, `__path__` and constants derived from them: str, path or list of str."""
+    a_path = getattr(sys.modules.get("pathlib"), "PurePath", str)  # who has a path has imported pathlib
     for name, value in list(names.items()):
         if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
             value[:] = [after + one[len(before) :] if one.startswith(before) else one for one in value]
-        elif isinstance(value, (str, pathlib.PurePath)) and str(value).startswith(before):
+        elif isinstance(value, (str, a_path)) and str(value).startswith(before):
             names[name] = type(value)(after + str(value)[len(before) :])
 
 
@@ -174,6 +174,8 @@ class Loader:
 
     def get_resource_reader(self, name: str) -> Any:
         """For importlib.resources: zipimport's own reader, because the protocol differs between Python versions."""
+        import zipimport  # here, as zipfile above
+
         above = name.split(".")[:-1]
         importer: Any = zipimport.zipimporter(os.path.join(self._finder.archive.place(), *above))
         return importer.get_resource_reader(name)

@@ -3,8 +3,8 @@
 Output of a module's programs while they run: secrets are masked, lines are put together, and their number is bounded.
 
 A module's process masks what it reads from a program and writes it into a pipe that never blocks it; the warm interpreter
-reads the pipe, keeps the newest lines, and sends them at most every `EVERY` seconds. Sent before child.py and main.py;
-needs only the stdlib of 3.8. A module that runs in the controller's process uses the same classes.
+reads the pipe, keeps the newest lines, and sends them at most every `EVERY` seconds. Sent before the first order of a
+task whose output is told; needs only the stdlib of 3.8. A module that runs in the controller's process uses the same classes.
 """
 
 from __future__ import annotations

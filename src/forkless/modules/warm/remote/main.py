@@ -28,14 +28,15 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from typing import Any
 
-from forkless.modules.warm.remote.async_job import (  # on the host, its text comes first
+from forkless.modules.warm.remote.async_job import (  # its text is sent before the first order that has `argv`
     CommandLine,
     command_line,
     fork_in_place_of,
 )
-from forkless.modules.warm.remote.child import (  # likewise
+from forkless.modules.warm.remote.child import (  # on the host, its text comes first
     call,
     exit_now,
     limit,
@@ -47,7 +48,7 @@ from forkless.modules.warm.remote.child import (  # likewise
     write_files,
 )
 from forkless.modules.warm.remote.importer import Importer, SourceFile  # likewise
-from forkless.modules.warm.remote.live_output import OutputReader  # likewise
+from forkless.modules.warm.remote.live_output import OutputReader  # its text is sent before the first order with `live`
 
 HEAD = struct.Struct(">IIc")  # length of the body, number of the task, kind
 MAGIC = b"\0\0forkless-warm\0"
@@ -205,6 +206,8 @@ class RemoteServer:
             os._exit(0)
         elif kind == b"C":
             self.answer_request(number, json.loads(body))
+        elif kind == b"B":  # another file of this program
+            exec(zlib.decompress(body), globals())  # noqa: S102  # the sender may run any code here anyway
         elif kind == b"K" and number in self.tasks:
             task = self.tasks[number]
             self.kill(task, signal.SIGTERM)
