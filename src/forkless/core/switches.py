@@ -30,6 +30,7 @@ NAMES = (
     "warm-modules",
     "remote-files",
     "import-cache",
+    "archive-cache",
     "host-bytecode",
     "network-connections",
     "network-asyncssh",

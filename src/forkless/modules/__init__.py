@@ -29,7 +29,7 @@ from forkless.modules.in_process.execute import BEFORE, ModuleResult, encode_arg
 from forkless.modules.in_process.execution import full_name
 from forkless.modules.in_process.source import VIEWS
 from forkless.modules.live_output import TaskOutput
-from forkless.modules.warm import import_cache, transports
+from forkless.modules.warm import archives, import_cache, transports
 from forkless.modules.warm.pool import InterpreterPool, interpreter_pool
 from forkless.patching import seams
 
@@ -58,6 +58,7 @@ STAND_INS = (
     *adaptor.STAND_INS,
     *transports.STAND_INS,
     *import_cache.STAND_INS,
+    *archives.STAND_INS,
 )
 
 

@@ -26,6 +26,7 @@ from forkless.modules.cold import ColdExecution
 from forkless.modules.live_output import live_output_of
 from forkless.modules.warm import payload, transports
 from forkless.modules.warm import remote_temp_dir as remote_temp_dirs
+from forkless.modules.warm.archives import ArchiveReference, archive_by_reference
 from forkless.modules.warm.async_task import AsyncTask, UnknownWrapperError, end_followed_job, follow_job
 from forkless.modules.warm.interpreter import (
     BOOT,
@@ -103,12 +104,14 @@ class WarmExecution(ColdExecution):
 
     def build(self, upstream: Upstream, *args: object, **kwargs: Any) -> object:
         """Build the module as Ansible does, and take it apart for the interpreter."""
-        built = upstream(*args, **kwargs)
         if not self._trying:
-            return built
+            return upstream(*args, **kwargs)
+        # A task with `async` has its module sent as a file if it cannot run warm, so its archive must be in it.
+        with archive_by_reference() if self._async is None else contextlib.nullcontext(ArchiveReference()) as reference:
+            built = upstream(*args, **kwargs)
         in_tuple = isinstance(built, tuple)  # up to 2.18
         data, style, shebang = built if in_tuple else (built.b_module_data, built.module_style, built.shebang)
-        wrapped = payload.take_apart(data) if style == "new" and shebang else None
+        wrapped = payload.take_apart(data, reference.manifest) if style == "new" and shebang else None
         environ = {name: str(value) for name, value in (kwargs.get("environment") or {}).items()}
         if self._async is not None:
             with _cold_if_unknown():

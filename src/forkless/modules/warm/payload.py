@@ -30,7 +30,7 @@ from typing import Any
 from forkless.core.syntax_trees import literal_eval
 from forkless.modules.warm.remote import importer
 
-__all__ = ["MAGIC", "Manifest", "Piece", "Wrapped", "take_apart"]
+__all__ = ["MAGIC", "Manifest", "Piece", "Wrapped", "manifest_of", "take_apart"]
 
 MAGIC = importlib.util.MAGIC_NUMBER.hex()
 MOST = 256  # archives in the cache
@@ -136,12 +136,18 @@ class Wrapped:
         return (self.manifest,) if self.job is None else (self.job.manifest, self.manifest)
 
 
-def take_apart(data: bytes) -> Wrapped | None:
-    """Extract a wrapped module; None if the wrapper has an unknown form or uses extensions. Any thread may call this."""
+def take_apart(data: bytes, manifest: Manifest | None = None) -> Wrapped | None:
+    """
+    Extract a wrapped module; None if the wrapper has an unknown form or uses extensions. Any thread may call this.
+
+    `manifest`: the content of the archive, for a module that was wrapped without it.
+    """
     found = _arguments(data)
     if found is None or found.pop("extensions", None):
         return None
-    manifest = _manifest(found.pop("zip_data"))
+    archive = found.pop("zip_data")
+    if manifest is None:
+        manifest = manifest_of(archive)
     order = {
         "digest": manifest.digest,
         "archive": manifest.needs_archive,
@@ -194,7 +200,8 @@ _manifests: collections.OrderedDict[bytes, Manifest] = collections.OrderedDict()
 _pieces: collections.OrderedDict[str, Piece] = collections.OrderedDict()
 
 
-def _manifest(archive: bytes) -> Manifest:
+def manifest_of(archive: bytes) -> Manifest:
+    """The content of an archive, which is a zip file in base64. Any thread may call this."""
     key = hashlib.sha256(archive).digest()
     found = _known(key)
     if found is not None:

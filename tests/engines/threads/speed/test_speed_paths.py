@@ -41,6 +41,7 @@ DONE_BY_ANSIBLE = {
 # in the full matrix only.
 ELSEWHERE = {
     **dict.fromkeys(caches.BOUNDS, "engines/threads/speed/test_caches.py: test_every_cache_answers_in_an_ordinary_run"),
+    "archive-cache": "modules/warm/test_archives.py: test_it_can_be_switched_off_and_hosts_are_told_the_same",
     "gc-tuning": "engines/threads/speed/test_shortcuts.py: test_the_collector_is_as_it_was_after_a_command",
     "host-bytecode": "modules/warm/test_bytecode.py: test_it_can_be_switched_off",
     "live-output": "modules/test_live_output.py: test_it_is_on_unless_it_is_switched_off",

@@ -49,7 +49,7 @@ def imported(way, folder):
         sys.path.insert(0, undo)
         tidy = contextlib.nullcontext()
     else:
-        manifest = payload._manifest(packed(FILES))
+        manifest = payload.manifest_of(packed(FILES))
         finder = importer.Importer()
         archive = finder.serve(
             {
@@ -128,7 +128,7 @@ def test_an_archive_that_ten_hosts_come_with_is_read_once(monkeypatch):
 
     def come(archive):
         together.wait(60)
-        return payload._manifest(archive)
+        return payload.manifest_of(archive)
 
     monkeypatch.setattr(payload, "_read", slowly)
     archive = packed({"ansible/module_utils/one.py": f"# {time.time_ns()}"})
@@ -144,7 +144,7 @@ def test_three_hundred_runs_keep_no_more_than_one(monkeypatch):
     files = {"ansible/module_utils/one.py": "# " + "x" * 100_000, "ansible/modules/mine.py": "VALUE = 1\n"}
     archives = [packed(files, (2026, 1, 1, 0, number // 30, number % 30 * 2)) for number in range(300)]
     assert len(set(archives)) == 300, "each has its time in it"
-    kept = {id(payload._manifest(archive)) for archive in archives}
+    kept = {id(payload.manifest_of(archive)) for archive in archives}
     assert len(kept) == 1
     assert len(payload._pieces) == len(files)
     assert len(payload._manifests) <= payload.MOST
