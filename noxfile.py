@@ -183,13 +183,18 @@ def full(session: nox.Session) -> None:
 
 @nox.session(python=False)
 def fingerprints(session: nox.Session) -> None:
-    """src/forkless/patching/fingerprints.json anew, from every tested release: after a seam was added, moved or removed."""
+    """
+    src/forkless/patching/fingerprints.json and src/forkless/modules/warm/imports anew, from every tested release: after a seam was added,
+    moved or removed, or a release.
+    """
     script = (
         "import sys; from forkless.engines.threads import importing; from forkless.engines.threads.patches import table; "
         "from forkless.patching import seams; importing.import_ansible(ours=False); "
-        "seams.write_fingerprints(sys.argv[1], table.SEAMS, anew=sys.argv[2] == seams.version())"
+        "from forkless.modules.warm import known_imports; anew = sys.argv[3] == seams.version(); "
+        "seams.write_fingerprints(sys.argv[1], table.SEAMS, anew=anew); known_imports.write(sys.argv[2], anew=anew)"
     )
     path = os.path.join("src", "forkless", "patching", "fingerprints.json")
+    folder = os.path.join("src", "forkless", "modules", "warm", "imports")
     for core in versions.CORES:
         python = next((one for minor in core.pythons for one in interpreters(minor)), None)
         if python is None:
@@ -200,5 +205,5 @@ def fingerprints(session: nox.Session) -> None:
             install = [UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python"]
             session.run(*python.prefix, *install, "-e", ".", f"ansible-core=={release}", external=True)
             environ = {"FORKLESS_ALLOW_UNKNOWN": "1"}
-            command = [f"{venv}/bin/python", "-c", script, path, core.oldest]
+            command = [f"{venv}/bin/python", "-c", script, path, folder, core.oldest]
             session.run(*python.prefix, *command, env=environ, external=True)

@@ -41,6 +41,7 @@ __all__ = ["Survey", "compare", "main", "risky_lines", "survey"]
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FINGERPRINTS = ROOT / "src/forkless/patching/fingerprints.json"
+IMPORTS = ROOT / "src/forkless/modules/warm/imports"
 CHECKS = (
     "tests/engines/threads/test_seams.py",
     "tests/engines/threads/speed/test_speed_paths.py",
@@ -189,7 +190,8 @@ class Environment:
     def write_fingerprints(self, *, anew: bool) -> None:
         line = (
             "from forkless.engines.threads import importing; from forkless.engines.threads.patches import table; from forkless.patching import seams; importing.import_ansible(ours=False); "
-            f"seams.write_fingerprints({str(FINGERPRINTS)!r}, table.SEAMS, anew={anew})"
+            f"seams.write_fingerprints({str(FINGERPRINTS)!r}, table.SEAMS, anew={anew}); "
+            f"from forkless.modules.warm import known_imports; known_imports.write({str(IMPORTS)!r}, anew={anew})"
         )
         _checked([self.python, "-c", line], "writing the fingerprints", PYTHONPATH=str(ROOT / "src"))
 

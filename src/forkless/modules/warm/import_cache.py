@@ -3,8 +3,8 @@
 Caches the imports of each file that Ansible puts into a module's archive.
 
 For every module that it wraps, Ansible parses each module_util of the archive to find its imports, and most
-module_utils are part of every archive. The cache is keyed by a hash of the text, so it cannot become stale.
-FORKLESS_DISABLE=import-cache switches it off.
+module_utils are part of every archive. The cache is keyed by a hash of the text, so it cannot become stale. For files of the
+tested ansible-cores the answer is known beforehand (known_imports.py). FORKLESS_DISABLE=import-cache switches both off.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless.core import switches
 from forkless.modules.ansible_types import environ_of
+from forkless.modules.warm import known_imports
 from forkless.patching.seam import Seam
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def compile_when_looked_at(original: Any, _site: str) -> Any:
         if flags != ast.PyCF_ONLY_AST or args or kwargs or not isinstance(source, bytes | str) or _off():
             return make()
         key = _key(source)
-        if key in _read:
+        if key in _read or known_imports.has_text(key):
             return LazyTree(key, make)
         tree = make()
         if len(_read) >= MOST:
@@ -84,7 +85,9 @@ def dependencies(original: Any, _site: str) -> Any:
     def stand_in(self: Any, name: str, given: Any, is_pkg_init: bool = False, *args: Any, **kwargs: Any) -> None:
         is_text = isinstance(given, bytes | str)
         key = None if _off() else _key(given) if is_text else getattr(given, "key", None)
-        known = None if key is None else _found.get((name, key, is_pkg_init))
+        known = None
+        if key is not None:
+            known = _found.get((name, key, is_pkg_init)) or known_imports.find(name, key, is_pkg_init)
         if known is not None:
             self.submodules, self.optional_imports, self.embeds = set(known[0]), set(known[1]), set()
             self.tree = (
