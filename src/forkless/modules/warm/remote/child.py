@@ -157,6 +157,51 @@ def look_again() -> None:
             one.invalidate_caches()
 
 
+# What sudo, doas, su and the PAM modules below them read each time, in files and in folders of files.
+ESCALATION = (
+    "/etc/sudoers",
+    "/etc/sudo.conf",
+    "/etc/doas.conf",
+    "/etc/login.defs",
+    "/etc/default/locale",
+    "/etc/locale.conf",
+)
+ESCALATION_FOLDERS = ("/etc/sudoers.d", "/etc/pam.d", "/etc/security", "/etc/security/limits.d", "/etc/profile.d")
+
+
+def escalation_settings() -> list[Any]:
+    """What became of these files: whoever becomes a user after a change has other limits, variables, a mask, or may not do so any more."""
+    seen: list[Any] = []
+    for path in (*ESCALATION, *ESCALATION_FOLDERS):
+        with contextlib.suppress(OSError):
+            found = os.stat(path)
+            seen.append((path, found.st_mtime_ns, found.st_ino))
+    for folder in ESCALATION_FOLDERS:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:  # not everybody may list sudoers.d
+            files = [(entry.path, entry.stat()) for entry in entries]
+            seen.append(sorted((path, found.st_mtime_ns, found.st_ino) for path, found in files))
+    return seen
+
+
+def forget_machine() -> None:
+    """
+    Empty what `platform` keeps: the import of ansible-core's facts asks it for the system, and it remembers the host's name, which a task may
+    have changed since.
+    """
+    platform: Any = sys.modules.get("platform")
+    for name, empty in (("_uname_cache", None), ("_os_release_cache", None), ("_platform_cache", {})):
+        if hasattr(platform, name):
+            setattr(platform, name, empty)
+
+
+def read_nothing() -> None:
+    """Stdin is a pipe that has ended, as stock's is. A program may tell it from /dev/null, and search files only if nothing is piped in."""
+    reading, writing = os.pipe()
+    os.close(writing)
+    os.dup2(reading, 0)
+    os.close(reading)
+
+
 def limit(number: int) -> None:
     if number:
         import resource

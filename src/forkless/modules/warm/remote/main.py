@@ -38,10 +38,13 @@ from forkless.modules.warm.remote.async_job import (  # its text is sent before 
 )
 from forkless.modules.warm.remote.child import (  # on the host, its text comes first
     call,
+    escalation_settings,
     exit_now,
+    forget_machine,
     limit,
     look_again,
     make_folder,
+    read_nothing,
     remove_files,
     start_programs_quickly,
     tell_output,
@@ -123,6 +126,7 @@ class RemoteServer:
                 seen.append((tuple(user), sorted(os.getgrouplist(user.pw_name, user.pw_gid))))
             except (KeyError, OSError):
                 seen.append(None)
+            seen.append(escalation_settings())
         return seen
 
     # -- frames
@@ -402,6 +406,8 @@ class RemoteServer:
             os.dup2(out if order["one_stream"] else err, 2)
             if order["one_stream"]:
                 sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+            else:
+                read_nothing()
             others = [fd for task in self.tasks.values() for fd in task.pipes]
             others += [reader.fd for reader in self.live.values() if reader.fd is not None]
             for fd in (out, err, self.inp, self.out, *live[:1], *others):
@@ -417,6 +423,7 @@ class RemoteServer:
             os.environ.update(order["environ"])
             time.tzset()
             tempfile.tempdir = None
+            forget_machine()
             look_again()
             limit(order["rlimit"])
             self.fit(files if order["job"] is None else self.payloads[order["job"]["digest"]])
