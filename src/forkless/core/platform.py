@@ -8,7 +8,17 @@ import os
 import sys
 import threading
 
-__all__ = ["can_exec", "can_fork", "can_thread", "ctty_tools", "green_threads", "has_pty", "has_sem_open", "has_shm"]
+__all__ = [
+    "can_exec",
+    "can_fork",
+    "can_thread",
+    "ctty_tools",
+    "green_threads",
+    "has_pty",
+    "has_sem_open",
+    "has_shm",
+    "open_files_limit",
+]
 
 
 @functools.cache
@@ -145,3 +155,13 @@ def green_threads() -> tuple[str, list[str]] | None:
         if found:
             return library, found
     return None
+
+
+def open_files_limit() -> int | None:
+    """How many files this process may have open (ulimit -n); None without a limit, or where it cannot be asked for."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft

@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import subprocess
+import sys
 import threading
 import time
 import types
 
 import pytest
 
+from forkless.core import platform
 from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
 from forkless.modules.warm import interpreter as warm_interpreter
 from forkless.modules.warm.interpreter import NEVER_INTERRUPTED, NotStartedError, WarmInterpreter
 from forkless.modules.warm.payload import Wrapped
-from forkless.modules.warm.pool import InterpreterPool
+from forkless.modules.warm.pool import DESCRIPTORS, InterpreterPool
 from forkless.modules.warm.remote import main
 
 
@@ -206,6 +210,45 @@ def test_a_host_that_cannot_fork_keeps_no_pipe_of_the_task(monkeypatch, fails):
     for fd in [fd for ends in pipes for fd in ends or ()]:
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(fd)
+
+
+def test_the_longest_idle_interpreters_are_closed_when_no_more_files_may_be_open(monkeypatch):
+    """Each host of a run has one, and one that is at work is kept."""
+    monkeypatch.setattr(platform, "open_files_limit", lambda: 10 * 2 * DESCRIPTORS)
+    keep, clock = InterpreterPool(), itertools.count()
+    closed = []
+
+    class Resting:
+        lost = busy = False
+
+        def __init__(self):
+            self.used = float(next(clock))
+
+        def retire(self, *, until=None):
+            closed.append(self.used)
+
+    at_work = keep.get("host 0", "key", Resting)
+    at_work.busy = True
+    for number in range(1, 13):
+        keep.get(f"host {number}", "key", Resting)
+    assert closed == [1.0, 2.0, 3.0]
+    assert keep.get("host 0", "key", Resting) is at_work
+    assert keep.get("host 12", "key", Resting).used == 12.0
+    assert closed == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.spawns
+def test_a_run_on_more_hosts_than_files_may_be_open_reaches_them_all(tmp_path):
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nfor last; do :; done\nexec /bin/sh -c "$last"\n')
+    ssh.chmod(0o755)
+    told = f"ansible_ssh_executable={ssh} ansible_python_interpreter={sys.executable} ansible_ssh_common_args='-o ControlMaster=no'"
+    (tmp_path / "hosts").write_text("".join(f"host{number} {told}\n" for number in range(30)))
+    (tmp_path / "play.yml").write_text("- hosts: all\n  gather_facts: false\n  tasks: [ping: {}]\n")
+    line = f"ulimit -n 80 && exec {sys.executable} -m forkless playbook -i hosts play.yml"
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    assert done.stdout.count("ok: [host") == 30
 
 
 def test_who_comes_to_a_machine_waits_for_interpreters_that_another_is_ending_there():

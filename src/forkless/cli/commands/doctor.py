@@ -170,13 +170,9 @@ def _home() -> Finding:
 
 
 def _open_files() -> Finding:
-    try:
-        import resource
-    except ImportError:
+    soft = platform_support.open_files_limit()
+    if soft is None:
         return Finding("open files", True, "no limit that can be asked for")
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if soft == resource.RLIM_INFINITY:
-        return Finding("open files", True, "no limit")
     # About twenty descriptors for the process, and up to eight for each worker with a child process or a connection.
     forks = max(1, (soft - 20) // 8)
     ok = forks >= 20

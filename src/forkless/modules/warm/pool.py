@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from forkless.core import platform
 from forkless.core.run_context import SCOPE
 from forkless.modules.warm.interpreter import GRACE, NotStartedError, WarmInterpreter
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["InterpreterPool", "current_pool", "interpreter_pool"]
 
 MAX_PER_PLACE = 8  # interpreters for one login (each environment needs its own); above that the longest idle are closed
+DESCRIPTORS = 3  # open files here for one interpreter: the pipes to the program that reaches it
+FEWEST = 8  # interpreters, however few files may be open
 TRIES = 2  # an interpreter that failed to start this often is not started again in this run
 
 
@@ -24,6 +28,7 @@ class InterpreterPool:
     """All methods may be called by any thread. No lock but a slot's own is held while an interpreter starts."""
 
     def __init__(self) -> None:
+        self._most = _affordable()
         # Guards the fields; never held while an interpreter is started or closed.
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)
@@ -132,6 +137,20 @@ class InterpreterPool:
         for _, number in sorted(resting)[: max(0, len(resting) - MAX_PER_PLACE + 1)]:
             interpreter, there[number].interpreter = there[number].interpreter, None
             idle += [interpreter] if interpreter is not None else []
+        return idle + self._above_limit(wanted)
+
+    def _above_limit(self, wanted: _Slot) -> list[WarmInterpreter]:
+        """Each host of a run has an interpreter: with some hundred hosts the process would have no file left to open."""
+        running = [slot for slot in self._slots.values() if slot is not wanted and slot.interpreter is not None]
+        above = len(running) + 1 - self._most
+        if above <= 0:
+            return []
+        resting = [slot for slot in running if slot.interpreter is not None and not slot.interpreter.busy]
+        resting.sort(key=lambda slot: 0.0 if slot.interpreter is None else slot.interpreter.used)
+        idle: list[WarmInterpreter] = []
+        for slot in resting[:above]:
+            interpreter, slot.interpreter = slot.interpreter, None
+            idle += [interpreter] if interpreter is not None else []
         return idle
 
     def forget(self, interpreter: WarmInterpreter) -> None:
@@ -164,6 +183,12 @@ class InterpreterPool:
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
+
+
+def _affordable() -> int:
+    """How many interpreters may run at once: half of the files that this process may open are left to workers and to the program."""
+    limit = platform.open_files_limit()
+    return sys.maxsize if limit is None else max(FEWEST, limit // 2 // DESCRIPTORS)
 
 
 class _Slot:
