@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Hashable, MutableMapping, MutableSequence, Sequence
+    from collections.abc import Callable, Hashable, Iterator, MutableMapping, MutableSequence, Sequence
 
     from jinja2 import Template
 
@@ -123,6 +123,12 @@ class _TemplateClass(Protocol):
     def from_code(self, environment: object, code: types.CodeType, variables: object, uptodate: object) -> Template: ...
 
 
+class _SyntaxNode(Protocol):
+    """A node of Jinja's syntax tree."""
+
+    def find_all(self, kinds: tuple[type, ...]) -> Iterator[_SyntaxNode]: ...
+
+
 class JinjaEnvironment(Protocol):
     """AnsibleEnvironment."""
 
@@ -145,4 +151,5 @@ class JinjaEnvironment(Protocol):
     template_class: _TemplateClass
 
     def compile(self, source: object) -> types.CodeType: ...
+    def parse(self, source: str) -> _SyntaxNode: ...
     def make_globals(self, own: object) -> object: ...

@@ -83,6 +83,29 @@ def test_the_same_text_with_other_variables_gives_another_answer(project):
     assert said == {(f"h{n}", f"{m} h{n}") for n in range(1, 7) for m in (2, 3)}
 
 
+@pytest.mark.matrix
+def test_a_filter_or_test_of_constants_is_asked_each_time(project, tmp_path):
+    """Up to 2.18 Jinja puts its result into the compiled template."""
+    project.write(
+        "filter_plugins/f.py",
+        "import pathlib\n"
+        + FILTER
+        % "lambda x: pathlib.Path(x + '.' + str(len(list(pathlib.Path(x).parent.glob('count.*'))))).write_text('')",
+    )
+    tasks = (
+        f"- debug: {{msg: \"{{{{ '{tmp_path}/count' | shout }}}}\"}}\n"
+        f"- debug: {{msg: \"{{{{ '{tmp_path}/flag' is exists }}}}\"}}\n"
+        f"- copy: {{content: x, dest: '{tmp_path}/flag'}}\n  delegate_to: localhost\n  vars: {{ansible_connection: local}}\n"
+        f"- debug: {{msg: \"{{{{ '{tmp_path}/flag' is exists }}}}\"}}\n"
+    )
+    before = project.run(tasks, limit="h1")
+    assert before.rc == 0, before.stdout
+    assert str(messages(before)["h1"]) == "True"
+    first = len(list(tmp_path.glob("count.*")))
+    project.run(tasks, limit="h1,h2", forks=1)
+    assert len(list(tmp_path.glob("count.*"))) == first + 2
+
+
 FILTER = "class FilterModule:\n    def filters(self):\n        return {'shout': %s}\n"
 TAKES_CONTEXT = (
     "try:\n    from jinja2 import pass_context\nexcept ImportError:\n    raise\n"

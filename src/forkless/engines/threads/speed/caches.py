@@ -116,6 +116,20 @@ def _template_key(env: JinjaEnvironment, kind: str, source: str) -> Hashable:
     )  # fmt: skip
 
 
+def _has_folded_results(env: JinjaEnvironment, source: str) -> bool:
+    """
+    Whether the compiled code holds the result of a filter or test, such as `{{ 60 | random }}` or `'/etc/motd' is exists`.
+
+    Up to 2.18 Jinja calls them while it compiles, if they are given constants only. Since 2.19 Ansible switches that off.
+    """
+    if not env.optimized or ("|" not in source and " is " not in source and "filter" not in source):
+        return False
+    from jinja2 import nodes
+
+    tree = env.parse(source)
+    return any(next(one.find_all((nodes.Name,)), None) is None for one in tree.find_all((nodes.Filter, nodes.Test)))
+
+
 def template(original: Callable[..., object], _site: str) -> object:
     """Environment.from_string: text is parsed and compiled once for the run; each caller gets a new template object from the code."""
 
@@ -131,10 +145,10 @@ def template(original: Callable[..., object], _site: str) -> object:
             key = _template_key(env, "template", source)
             known: types.CodeType | None = cache.get(key)
             code = known or env.compile(source)
-            if known is None:
-                cache.store(key, code)  # a syntax error is not cached
-            else:
+            if known is not None:
                 cache.hits += 1
+            elif not _has_folded_results(env, source):
+                cache.store(key, code)  # a syntax error is not cached
         return env.template_class.from_code(env, code, env.make_globals(None), None)
 
     return from_string
