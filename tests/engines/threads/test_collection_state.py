@@ -489,6 +489,14 @@ def test_a_file_that_may_hold_state_is_known(kind):
     assert stateless_files.examine(textwrap.dedent(KINDS[kind]).encode()).state
 
 
+@pytest.mark.parametrize(
+    "text", ['f"{uuid.uuid4()}"', 'f"{1:{uuid.uuid4()}}"', 'f"{uuid.uuid4()}".upper()', 'f"a" + f"{uuid.uuid4()}"']
+)
+def test_a_text_that_another_import_would_make_differently_counts_as_state(text):
+    assert stateless_files.examine(f"import uuid\nSTAMP = {text}\n".encode()).state
+    assert stateless_files.examine(b'import os\nA = 1\nPLAIN = f"{A} {os.sep}"\n').state == []
+
+
 def test_a_file_without_state_is_executed_once(project):
     write_collection(
         project,

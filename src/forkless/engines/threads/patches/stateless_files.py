@@ -262,8 +262,12 @@ class _File:
 
     def _immutable(self, node: ast.expr) -> bool:
         """Whether the value is immutable, or another name for an existing object."""
-        if isinstance(node, ast.Constant | ast.JoinedStr | ast.Name):
+        if isinstance(node, ast.Constant | ast.Name):
             return True
+        if isinstance(node, ast.JoinedStr):
+            return all(self._immutable(one) for one in node.values)
+        if isinstance(node, ast.FormattedValue):
+            return self._immutable(node.value) and (node.format_spec is None or self._immutable(node.format_spec))
         if isinstance(node, ast.Attribute):
             name = self._full(node) or ""
             return not name.startswith("sys.") or name.split(".")[1] in _SYS
@@ -304,6 +308,7 @@ class _File:
             isinstance(function, ast.Attribute)
             and function.attr in _STRING_METHODS
             and isinstance(function.value, ast.Constant | ast.JoinedStr)
+            and self._immutable(function.value)
         )
         given = (*node.args, *(keyword.value for keyword in node.keywords))
         return known and all(self._immutable(one) or self._literal(one) for one in given)
