@@ -165,7 +165,7 @@ def test_sigusr1_makes_the_command_write_its_stacks_as_stock_does(project, tmp_p
 
         class FilterModule:
             def filters(self):
-                return {"pid": lambda _: os.getpid()}
+                return {"pid": lambda _: os.getppid()}  # a worker's parent is the play
         """,
     )
     spec = project.spec("- command: kill -USR1 {{ 1 | pid }}\n- debug: {msg: 'pid {{ 1 | pid }}.'}\n")

@@ -124,6 +124,8 @@ class RunContext(ThreadScope):
         """The interrupt of the run's thread, which calls ansible-core's command."""
         # A command at a terminal may prompt there, and so may its children; a run inside a program has no terminal.
         self.interrupt.own_groups = stdin is not None
+        self.thread: threading.Thread | None = None
+        """The run's thread; None in a command at a terminal, where it is the main thread."""
         self.lingering: list[Interrupt] = []
         """Interrupts of workers that have ended while threads started by their plugins still run."""
         self.leaving = 0.0

@@ -22,6 +22,7 @@ from forkless.engines.threads.patches import (
     callbacks,
     child_processes,
     collection_modules,
+    event_loops,
     exit_functions,
     library_defaults,
     path_guard,
@@ -84,6 +85,7 @@ def _seams_installed(in_use: Callable[[], bool]) -> Iterator[None]:
                 plugin_loader.forget_dressed()
             else:
                 plugin_loader.remove_all_views()
+            event_loops.undo()
             collection_modules.forget_shared()
             copy_variables.forget_types()
 

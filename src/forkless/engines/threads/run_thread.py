@@ -50,6 +50,7 @@ class RunThread:
         self._thread = threading.Thread(
             target=self._carry_out, name=f"forkless-{run_context.ident[:8]}-own", daemon=True
         )
+        run_context.thread = self._thread
         self._context = contextvars.Context()
 
     @property

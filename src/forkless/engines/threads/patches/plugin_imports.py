@@ -23,6 +23,7 @@ from typing import Any
 
 from forkless.engines.threads.patches import (
     collection_modules,
+    event_loops,
     exit_functions,
     plugin_logging,
     process_defaults,
@@ -49,6 +50,7 @@ def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
     if library:
         return project_libraries.import_library(library, fromlist or ())
     found = builtins.__import__(name, globals, locals, fromlist, level)
+    event_loops.watch()
     top = name.partition(".")[0]
     if name == "os.path" and fromlist:
         return stdlib_views.os_view.path

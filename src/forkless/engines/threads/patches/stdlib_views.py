@@ -157,9 +157,23 @@ class _Os(WorkerView):
         os.environ.pop(key, None)
 
     @staticmethod
+    def getpid() -> int:
+        # Plugins of several hosts that name a file by it must not share the file. Linux takes the number of a thread for that of its process.
+        worker = context.current_worker()
+        if worker is None or context.in_forked_child() or sys.platform != "linux":
+            return os.getpid()
+        return worker.thread_number or os.getpid()
+
+    @staticmethod
     def getppid() -> int:
         # For a forked worker this was the pid of the play; it is part of the names of the play's sockets and locks.
-        return os.getpid() if context.current_worker() and not context.in_forked_child() else os.getppid()
+        worker, run_context = context.current_worker(), context.current()
+        if worker is None or run_context is None:
+            return os.getppid()
+        if not context.in_forked_child():
+            return os.getpid()
+        above = os.getppid()
+        return worker.thread_number if above == run_context.pid and sys.platform == "linux" else above
 
     @staticmethod
     def set_inheritable(fd: int, inheritable: bool) -> None:

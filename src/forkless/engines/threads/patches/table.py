@@ -15,6 +15,7 @@ from forkless import modules
 from forkless.engines.threads.network import patches as network
 from forkless.engines.threads.patches import (
     collection_modules,
+    file_locks,
     plugin_loader,
     plugin_logging,
     plugin_threads,
@@ -453,6 +454,8 @@ SEAMS: tuple[Seam, ...] = (
         )
         for name in ("apply_async", "_map_async", "imap", "imap_unordered")
     ),
+    # -- locks
+    Seam("fcntl:lockf", "locks of a process do not part its threads", file_locks.lockf),
     # -- variables, inventory, files
     Seam(f"{_VARS}.get_vars", _SNAPSHOT, worker.snapshot_of_vars),
     *(

@@ -31,7 +31,9 @@ def is_for_worker(pid: int) -> bool:
     run_context, worker = context.current(), context.current_worker()
     if run_context is None or context.in_forked_child() or (worker is None and run_context.terminal is not None):
         return False
-    return pid in (0, os.getpid(), -os.getpgrp()) or (worker is not None and abs(pid) == worker.pid)
+    return pid in (0, os.getpid(), -os.getpgrp()) or (
+        worker is not None and abs(pid) in (worker.pid, worker.thread_number)
+    )
 
 
 def deliver(number: int) -> None:

@@ -30,7 +30,7 @@ from forkless.core.run_context import SCOPE
 from forkless.engines.threads import context as thread_context
 from forkless.engines.threads import late_libraries
 from forkless.engines.threads.context import ThreadScope
-from forkless.engines.threads.patches import stdlib_views
+from forkless.engines.threads.patches import event_loops, stdlib_views
 from forkless.engines.threads.workers import threads
 from forkless.engines.threads.workers.copy_variables import private_task_vars
 from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
@@ -153,6 +153,8 @@ class Worker(ThreadScope):
         self.since = 0.0
         self._told = -math.inf
         self.thread: threading.Thread | None = None
+        self.thread_number = 0
+        """The kernel's number of the thread, which a child that a plugin forks must not take for its own."""
         self._alarm_clock: threading.Timer | None = None
         self._done = threading.Event()
         self._started = False
@@ -214,6 +216,7 @@ class Worker(ThreadScope):
 
     def _work(self) -> None:
         self.thread = threading.current_thread()
+        self.thread_number = threading.get_native_id()
         code = 0
         try:
             # An empty context: context variables of the strategy's thread must not reach the worker.
@@ -452,6 +455,7 @@ def make_worker(upstream: Any) -> type:
             raise _HardExit
 
         def _leave(self) -> None:
+            event_loops.close_of_this_thread()
             self._loader.cleanup_all_tmp_files()
             self._task_vars = {}
             super()._leave()

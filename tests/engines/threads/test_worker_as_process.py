@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a plugin has in a worker because a forked worker was a process: a main thread, a number, and locks that keep out other workers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from engines_support import messages
+
+pytestmark = [pytest.mark.spawns]
+
+HOSTS = [f"h{number}" for number in range(1, 7)]
+
+LOOKUP = """
+import asyncio, fcntl, os, threading, time
+from ansible.plugins.lookup import LookupBase
+
+async def answer(text):
+    await asyncio.sleep(0.01)
+    return text
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        host = variables["inventory_hostname"]
+        {body}
+"""
+
+
+def lookup(project, name, body):
+    text = LOOKUP.replace("{body}", body.strip().replace("\n", "\n        "))
+    project.write(f"lookup_plugins/{name}.py", text)
+    return f"- debug: {{msg: \"{{{{ lookup('{name}', 'x') }}}}\"}}\n"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="no thread is given a loop from Python 3.14 on")
+def test_a_worker_is_given_an_event_loop_as_the_main_thread_of_a_process_is(project):
+    """In each task anew: one that has used asyncio.run() leaves no trace for the next on its thread."""
+    tasks = lookup(project, "runs", "return [asyncio.run(answer(host))]")
+    tasks += lookup(project, "asks", "return [asyncio.get_event_loop().run_until_complete(answer(host))]")
+    before = asyncio.events.BaseDefaultEventLoopPolicy.get_event_loop
+    result = project.run(tasks * 2, forks=3)
+    assert result.rc == 0, result.stdout
+    assert messages(result) == {host: host for host in HOSTS}
+    assert asyncio.events.BaseDefaultEventLoopPolicy.get_event_loop is before
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="no thread is given a loop from Python 3.14 on")
+def test_a_thread_of_a_plugin_is_given_no_event_loop_as_with_stock(project):
+    body = """
+said = []
+def ask():
+    try:
+        said.append(str(asyncio.get_event_loop()))
+    except RuntimeError as error:
+        said.append("none" if "no current event loop" in str(error) else str(error))
+thread = threading.Thread(target=ask)
+thread.start()
+thread.join()
+return said
+"""
+    result = project.run(lookup(project, "asks", body), limit="h1")
+    assert messages(result) == {"h1": "none"}, result.stdout
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="no thread is given a loop from Python 3.14 on")
+def test_the_thread_of_a_run_in_a_program_is_given_an_event_loop(project):
+    project.write(
+        "callback_plugins/asks.py",
+        """
+        import asyncio
+        from ansible.plugins.callback import CallbackBase
+
+        class CallbackModule(CallbackBase):
+            CALLBACK_VERSION = 2.0
+            CALLBACK_TYPE = "notification"
+            CALLBACK_NAME = "asks"
+
+            def v2_playbook_on_start(self, playbook):
+                self._display.display(f"the loop is {asyncio.get_event_loop().run_until_complete(asyncio.sleep(0, 'there'))}")
+        """,
+    )
+    result = project.run("- debug:\n", limit="h1")
+    assert "the loop is there" in result.stdout
+
+
+def let_go(other, folder):
+    """End a process that holds the lock when all workers have come to it."""
+    while len(list(folder.glob("waits-*"))) < len(HOSTS):
+        time.sleep(0.01)
+    other.stdin.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="locks of an open file, which keep threads out, are Linux's")
+def test_a_lock_of_one_worker_keeps_out_the_others_and_other_processes(project, tmp_path):
+    """Each worker adds one to a number in a file while it holds the lock."""
+    count, lock = tmp_path / "count", tmp_path / "lock"
+    count.write_text("0")
+    body = f"""
+open({str(tmp_path)!r} + "/waits-" + host, "w").close()
+with open({str(lock)!r}, "w") as file, open({str(lock)!r}, "w") as again:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    fcntl.lockf(again, fcntl.LOCK_EX)  # the lock is the worker's, whichever file it opened
+    with open({str(count)!r}) as counted:
+        number = int(counted.read())
+    time.sleep(0.05)
+    with open({str(count)!r}, "w") as counted:
+        counted.write(str(number + 1))
+    fcntl.lockf(file, fcntl.LOCK_UN)
+return ["done"]
+"""
+    outside = (
+        "import fcntl, sys, time\n"
+        f"file = open({str(lock)!r}, 'w')\nfcntl.lockf(file, fcntl.LOCK_EX)\nprint('held', flush=True)\n"
+        f"number = int(open({str(count)!r}).read())\nsys.stdin.readline()\n"
+        f"open({str(count)!r}, 'w').write(str(number + 100))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", outside], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+        letting_go = threading.Thread(target=let_go, args=(other, tmp_path), daemon=True)
+        letting_go.start()
+        result = project.run(lookup(project, "adds", body), forks=6)
+        letting_go.join()
+    assert result.rc == 0, result.stdout
+    assert count.read_text() == "106"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="locks of an open file, which keep threads out, are Linux's")
+def test_a_worker_that_does_not_want_to_wait_is_told_that_another_has_the_lock(project, tmp_path):
+    body = f"""
+with open({str(tmp_path / "lock")!r}, "w") as file:
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return ["taken"]
+    while len(os.listdir({str(tmp_path / "asked")!r})) < 2:
+        time.sleep(0.01)
+return ["had it"]
+"""
+    (tmp_path / "asked").mkdir()
+    marked = body.replace(
+        'return ["taken"]', f'open({str(tmp_path / "asked")!r} + "/" + host, "w").close(); return ["taken"]'
+    )
+    result = project.run(lookup(project, "tries", marked), forks=3, limit="h1,h2,h3")
+    assert sorted(messages(result).values()) == ["had it", "taken", "taken"], result.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has a number among those of processes on Linux only")
+def test_workers_at_work_at_once_have_numbers_of_their_own(project, tmp_path):
+    """A plugin that names a file by its process writes no other host's file. The number is one of a process that exists."""
+    body = f"""
+path = "{tmp_path}/%d" % os.getpid()
+with open(path, "w") as file:
+    file.write(host)
+while len([one for one in os.listdir("{tmp_path}") if one.isdigit()]) < 3:
+    time.sleep(0.01)
+os.kill(os.getpid(), 0)
+os.stat("/proc/%d" % os.getpid())
+with open(path) as file:
+    return [file.read() + (" child of %d" % os.getppid())]
+"""
+    result = project.run(lookup(project, "writes", body), forks=3, limit="h1,h2,h3", timeout=60)
+    parents = {said.partition(" ")[2] for said in messages(result).values()}
+    assert {said.split()[0] for said in messages(result).values()} == {"h1", "h2", "h3"}, result.stdout
+    assert len(parents) == 1
