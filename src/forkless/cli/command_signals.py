@@ -9,6 +9,9 @@ import signal
 from typing import TYPE_CHECKING
 
 from forkless.cli import unanswered_signals
+from forkless.core import versions
+from forkless.core.errors import UnsupportedError
+from forkless.patching import seams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["signals_for"]
 
 
+def _always() -> tuple[signal.Signals, ...]:
+    """The signals that the installed ansible-core sets handlers for, whether or not they were ignored before: since 2.19 its TaskQueueManager does."""
+    try:
+        minor = versions.nearest(seams.version())
+    except UnsupportedError:  # the run will be refused with this error
+        return ()
+    return (signal.SIGINT, signal.SIGTERM) if minor in versions.since("2.19") else ()
+
+
 @contextlib.contextmanager
 def signals_for(run: Run, view: CommandView, *, stay: bool = False) -> Iterator[None]:
     """
@@ -27,7 +39,8 @@ def signals_for(run: Run, view: CommandView, *, stay: bool = False) -> Iterator[
     SIGTERM, SIGHUP and SIGQUIT end the process as usual, and its child processes with it: these have sessions of their own,
     so the terminal does not signal them.
 
-    A signal that was ignored when the process started (nohup, a background job of a shell) stays ignored. Main thread only.
+    A signal that was ignored when the process started (nohup, a background job of a shell) stays ignored, unless ansible-core sets a
+    handler for it all the same. Main thread only.
     """
 
     def on_interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -51,7 +64,8 @@ def signals_for(run: Run, view: CommandView, *, stay: bool = False) -> Iterator[
 
     ending = dict.fromkeys((signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), on_terminate)
     wanted = {signal.SIGINT: on_interrupt} | ending
-    heeded = [number for number in wanted if signal.getsignal(number) is not signal.SIG_IGN]
+    always = _always()
+    heeded = [number for number in wanted if number in always or signal.getsignal(number) is not signal.SIG_IGN]
     with unanswered_signals.answering(ending.keys() & set(heeded), end_children) as answered:
         before = {number: signal.signal(number, wanted[number]) for number in heeded}
         before[signal.SIGUSR1] = signal.getsignal(signal.SIGUSR1)  # ansible-core sets it since 2.22

@@ -12,6 +12,8 @@ import subprocess
 
 import pytest
 
+from forkless.core import versions
+from forkless.patching import seams
 from shim_support import environ, environment, shim
 from terminal import Terminal
 
@@ -73,6 +75,31 @@ def test_a_signal_to_the_group_ends_it_as_it_ends_stock(places, folder, number):
     told = []
     for which, on_path in (("stock", [bin_]), ("ours", [path, bin_])):
         command, task = started(folder, on_path, which)
+        first = arrived(command)
+        os.killpg(command.pid, number)
+        out, err = command.communicate(timeout=120)
+        told.append((command.returncode, first + out, err))
+        if which == "ours":
+            wait_until_gone(task)
+        else:  # stock's task is in a session of its own, and lives on
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(task, signal.SIGKILL)
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda one: one.name)
+def test_a_signal_that_was_ignored_at_the_start_ends_it_as_it_ends_stock(places, folder, number):
+    """A shell script starts its background jobs with SIGINT ignored. Stock sets handlers all the same, since 2.19."""
+    if seams.minor(seams.version()) not in versions.since("2.19"):
+        pytest.skip("ansible-core 2.18 leaves signals ignored that were ignored")
+    path, bin_ = places
+    told = []
+    for which, on_path in (("stock", [bin_]), ("ours", [path, bin_])):
+        before = signal.signal(number, signal.SIG_IGN)
+        try:
+            command, task = started(folder, on_path, which)
+        finally:
+            signal.signal(number, before)
         first = arrived(command)
         os.killpg(command.pid, number)
         out, err = command.communicate(timeout=120)
