@@ -21,11 +21,21 @@ class Tagged(str):
     __slots__ = ()
 
 
+class AnsibleUnsafeText(str):  # noqa: SLOT000  # neither has the original slots
+    """As ansible-core 2.18 has it: each text of a result is one."""
+
+    __UNSAFE__ = True
+
+
+UNSAFE = AnsibleUnsafeText(TEXT)
+UNSAFE_LINES = [AnsibleUnsafeText(line) for line in LINES]
+
 RESULTS = {
     "small": {"stdout": "a", "stdout_lines": ["a"], "rc": 0, "none": None, "when": (1, 2)},
     "large": {"stdout": TEXT, "stdout_lines": LINES, "rc": 0, "diff": {"before": TEXT}, "empty": []},
     "loop": {"results": [{"stdout": TEXT, "item": 1}, {"stdout_lines": LINES}, {"stdout": "b"}], "changed": True},
     "mixed": {"lines": [*LINES, 1], "tagged": Tagged(TEXT), "many": {number: TEXT for number in range(3)}},
+    "unsafe": {"stdout": UNSAFE, "stdout_lines": UNSAFE_LINES, "results": [{"stdout_lines": [*LINES, *UNSAFE_LINES]}]},
     "beginning": {"stdout": LINES[0] * bulk.LARGE_TEXT, "\x00": [[TEXT]], "stdout_lines": LINES[: bulk.MANY_LINES]},
 }
 
@@ -42,7 +52,10 @@ def test_a_copy_is_what_pickle_makes(result):
 
 def test_a_copy_is_what_json_makes(result):
     fields = {"host": "web1", "res": result}
-    assert bulk.json_copy(fields) == json.loads(json.dumps(fields))
+    copy = bulk.json_copy(fields)
+    assert copy == json.loads(json.dumps(fields))
+    texts = [copy["res"].get("stdout", ""), *copy["res"].get("stdout_lines", ())]
+    assert {type(one) for one in texts} == {str}
 
 
 def test_the_pieces_together_are_what_json_writes_and_each_is_small(result):
@@ -66,6 +79,14 @@ def test_large_texts_are_shared_and_nothing_else():
         assert "changed" not in LINES
 
 
+def test_texts_that_are_marked_as_no_template_are_shared_with_their_mark():
+    result = {"stdout": UNSAFE, "stdout_lines": UNSAFE_LINES}
+    copy = bulk.pickled(result, result)()
+    assert copy["stdout"] is UNSAFE
+    assert copy["stdout_lines"] is not UNSAFE_LINES
+    assert all(one is other for one, other in zip(copy["stdout_lines"], UNSAFE_LINES, strict=True))
+
+
 def test_what_cannot_be_copied_is_an_error_as_without_large_texts():
     with pytest.raises((pickle.PicklingError, AttributeError)):
         bulk.pickled({"stdout": TEXT, "function": lambda: None}, {"stdout": TEXT})
@@ -75,18 +96,44 @@ def test_what_cannot_be_copied_is_an_error_as_without_large_texts():
         bulk.json_pieces(itself)
 
 
-@pytest.mark.parametrize("shape", ["return_data", "_result", "wire_task_result"])
-def test_a_worker_hands_its_output_over_without_a_copy(shape):
+class CallbackSend(types.SimpleNamespace):
+    """What ansible-core sends about one item of a loop."""
+
+
+def whole_result(result):
+    """As ansible-core 2.21 has it: the results of a loop are objects in an object, and registered values are apart."""
+    empty = {"result_data": {}, "registered_values": None, "loop_results": None}
+    item = types.SimpleNamespace(**empty | {"result_data": result})
+    registered = {"kept": {"results": [result], "changed": True}}
+    return types.SimpleNamespace(**empty | {"registered_values": registered, "loop_results": [item]})
+
+
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        (lambda result: types.SimpleNamespace(_result=result), lambda got: [got._result]),  # 2.18
+        (lambda result: CallbackSend(args=[types.SimpleNamespace(_result=result)]), lambda got: [got.args[0]._result]),
+        (lambda result: types.SimpleNamespace(return_data=result), lambda got: [got.return_data]),  # 2.19, 2.20
+        (
+            lambda result: CallbackSend(wire_task_result=types.SimpleNamespace(return_data=result)),
+            lambda got: [got.wire_task_result.return_data],
+        ),
+        (
+            lambda result: types.SimpleNamespace(utr=whole_result(result)),  # since 2.21
+            lambda got: [got.utr.loop_results[0].result_data, got.utr.registered_values["kept"]["results"][0]],
+        ),
+    ],
+    ids=["2.18", "2.18, an item", "2.19", "2.19, an item", "2.21"],
+)
+def test_a_worker_hands_its_output_over_without_a_copy(sent, found):
     result = {"stdout": TEXT, "stdout_lines": LINES}
-    sent = types.SimpleNamespace(return_data=result) if shape == "wire_task_result" else result
     queue = make_queue(object)()
-    queue.put(types.SimpleNamespace(**{shape: sent}))
-    got = getattr(queue.get(), shape)
-    got = got.return_data if shape == "wire_task_result" else got
-    assert got == result
-    assert got is not result
-    assert got["stdout"] is TEXT
-    assert got["stdout_lines"][0] is LINES[0]
+    queue.put(sent(result))
+    for got in found(queue.get()):
+        assert got == result
+        assert got is not result
+        assert got["stdout"] is TEXT
+        assert got["stdout_lines"][0] is LINES[0]
 
 
 def test_an_event_shares_the_output_of_its_task():

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 import types
+import zipfile
 
 import pytest
 
 import forkless
-from forkless.core import bulk, versions
+from forkless.core import bulk
+from forkless.engines.runner.engine import RunnerEngine
 from forkless.engines.threads import output_queue
+from forkless.engines.threads.patches import callbacks
+from forkless.engines.threads.workers import worker
 from forkless.modules import TaskOutput
 from forkless.modules.warm.remote import live_output, main
-from forkless.patching import seams
 from forkless.runs import artifacts
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(600)]
@@ -140,6 +144,41 @@ def test_other_events_and_results_are_as_without(tmp_path):
     assert kept[0] == kept[1]
 
 
+@pytest.mark.parametrize("mode", ["auto", "in-process"])
+def test_the_result_is_stocks(tmp_path, mode):
+    script = r"printf 'one\ntwo\r\n\303\251\n\n'; printf 'half \377' >&2; exit 3"
+    tasks = [
+        {"name": "Shell", "shell": script, "ignore_errors": True},
+        {"name": "Loop", "command": "echo {{ item }}", "loop": ["a", "b"]},
+        {"name": "Module", "secretly": {"word": "xyzzy", "script": "echo the xyzzy"}},
+        {"name": "Raw", "raw": script, "ignore_errors": True},
+    ]
+
+    def results(**options):
+        done = started(tmp_path, tasks, **options).wait()
+        ends = [one for one in done.events if one.event in ("runner_on_ok", "runner_on_failed")]
+        text = json.dumps([(one.task, one.event_data["res"]) for one in ends])
+        return re.sub(r'"(start|end|delta)": "[^"]*"', r'"\1": "T"', text), outputs(done.events)
+
+    stock, _ = results(engine=RunnerEngine("ansible"), live_output=False)
+    ours, told = results(modules=mode)
+    assert json.loads(ours) == json.loads(stock)
+    assert {one.task for one in told} == {"Shell", "Loop", "Module", "Raw"}
+
+
+def test_lines_of_a_package_module_come(tmp_path):
+    about = "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+    with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny-1.0.dist-info/METADATA", about)
+        wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("tiny-1.0.dist-info/RECORD", "")
+    flags = f"--no-index --no-deps --disable-pip-version-check --target {tmp_path / 'made'}"
+    install = {"name": str(tmp_path / "tiny-1.0-py3-none-any.whl"), "extra_args": flags}
+    result = started(tmp_path, [{"name": "Install", "pip": install}]).wait()
+    assert result.rc == 0, result.stdout
+    assert "Successfully installed tiny-1.0" in "\n".join(texts(result.events)).split("\n")
+
+
 @pytest.mark.matrix
 def test_it_is_on_unless_it_is_switched_off(tmp_path):
     for off, said in (("", ["x"]), ("live-output", [])):
@@ -218,16 +257,19 @@ def test_a_task_that_prints_a_lot_is_bounded_and_its_result_is_whole(tmp_path):
 
 @pytest.mark.matrix
 def test_large_output_is_not_copied_on_its_way_to_the_strategy(tmp_path, monkeypatch):
-    shared, pickled = [], bulk.pickled
+    texts_of, pickled = {"sent": [], "received": []}, bulk.pickled
 
-    def spy(value, result):
-        copy = pickled(value, result)
+    def texts_in(results):
+        """By id: the object is what counts."""
+        return [id(one["stdout"]) for one in results if one and len(one.get("stdout", "")) == 100_000]
+
+    def spy(value, *results):
+        copy = pickled(value, *results)
 
         def load():
             made = copy()
-            if result and "stdout" in result:
-                data = getattr(made, "return_data", None) or made._result
-                shared.append(data["stdout"] is result["stdout"])
+            texts_of["sent"] += texts_in(results)
+            texts_of["received"] += texts_in(worker._results(made))
             return made
 
         return load
@@ -236,9 +278,7 @@ def test_large_output_is_not_copied_on_its_way_to_the_strategy(tmp_path, monkeyp
     result = started(tmp_path, [{"raw": "head -c 100000 /dev/zero | tr '\\0' x"}]).wait()
     ended = next(one for one in result.events if one.event == "runner_on_ok").event_data["res"]
     assert ended["stdout"] == "x" * 100_000
-    minor = seams.minor(seams.version())
-    # 2.18 marks every text of a result as unsafe with a class of its own; since 2.21 a result is an object. Both are copied.
-    assert any(shared) == (minor in versions.since("2.19") and minor not in versions.since("2.21"))
+    assert texts_of["sent"] == texts_of["received"] != []
 
 
 def test_bytes_that_are_no_text_and_divided_characters_do_no_harm(tmp_path):
@@ -383,6 +423,24 @@ def test_the_last_lines_of_a_job_are_told_before_the_end_of_telling_is_confirmed
     assert [(kind, number) for kind, number, _ in frames] == [(b"V", 7), (b"X", 9)]
     assert frames[0][2].endswith(b"in a line\nand the rest")
     assert not server.live
+
+
+def test_what_a_task_printed_is_delivered_before_its_result_if_no_thread_was_in_time(monkeypatch):
+    monkeypatch.setattr(output_queue.OutputQueue, "_work", lambda queue: None)
+    seen = []
+    listener = callbacks.Listener("run", seen.append)
+    task = types.SimpleNamespace(
+        _uuid="1", name="Say", action="shell", no_log=False, _role=None, get_path=lambda: "play.yml:1"
+    )
+    for number in (1, 2):
+        listener.live_output("web1", TaskOutput(task, None, "stdout", str(number), number, 0))
+    listener.emit("runner_on_ok", {"host": "web1"})
+    listener.live_output("web1", TaskOutput(task, None, "stdout", "3", 3, 0))
+    listener.last_words()
+    assert [(one.event, one.event_data.get("text")) for one in seen] == [
+        ("runner_on_output", "1"), ("runner_on_output", "2"), ("runner_on_ok", None), ("runner_on_output", "3"),
+    ]  # fmt: skip
+    assert [one.counter for one in seen] == [1, 2, 3, 4]
 
 
 def test_a_slow_reader_stalls_nobody():

@@ -25,11 +25,16 @@ MANY_LINES = 1 << 10
 _DEEPEST = 4
 
 
+def _is_text(kind: type) -> bool:
+    """Whether it is str, or the class by which ansible-core 2.18 marks a text that is no template. Other subclasses may have attributes, and are copied."""
+    return kind is str or kind.__name__ == "AnsibleUnsafeText"
+
+
 def _is_bulk(value: object) -> TypeGuard[str | list[str]]:
-    """Whether it is a large text, or a list of many that contains nothing else. Subclasses of str may have attributes and are copied."""
-    if type(value) is str:
-        return len(value) >= LARGE_TEXT
-    return type(value) is list and len(value) >= MANY_LINES and all(type(one) is str for one in value)
+    """Whether it is a large text, or a list of many that contains nothing else."""
+    if isinstance(value, str):
+        return len(value) >= LARGE_TEXT and _is_text(type(value))
+    return type(value) is list and len(value) >= MANY_LINES and all(map(_is_text, set(map(type, value))))
 
 
 def _find(value: object, found: list[str | list[str]], depth: int = _DEEPEST) -> None:
@@ -54,14 +59,22 @@ def _unshared(value: str | list[str]) -> str | list[str]:
     return list(value) if type(value) is list else value
 
 
-def pickled(value: object, result: object) -> Callable[[], object]:
-    """
-    Pickle `value`, which contains `result`, now. The returned function makes the copy, and is called at most once.
+def _plain(value: str | list[str]) -> str | list[str]:
+    """With no other class of texts than str, as JSON has it."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    return [str.__str__(one) for one in value]
 
-    Bulk values of `result` are shared by both, lists of lines are copied as lists.
+
+def pickled(value: object, *results: object) -> Callable[[], object]:
+    """
+    Pickle `value`, which contains `results`, now. The returned function makes the copy, and is called at most once.
+
+    Bulk values of `results` are shared by both, lists of lines are copied as lists.
     """
     bulk: list[str | list[str]] = []
-    _find(result, bulk)
+    for result in results:
+        _find(result, bulk)
     if not bulk:
         data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
         return lambda: pickle.loads(data)  # noqa: S301  # pickled by this process
@@ -105,7 +118,7 @@ def json_copy(value: object, depth: int = _DEEPEST) -> Any:
     if not bulk:
         return json.loads(json.dumps(value, default=str, skipkeys=True))
     if _is_bulk(value):
-        return _unshared(value)
+        return _plain(value)
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return {key: json_copy(one, depth - 1) for key, one in value.items()}
     if isinstance(value, list):

@@ -472,6 +472,18 @@ def _closed_stdin() -> io.StringIO:
     return stream
 
 
+def _results(item: object) -> list[object]:
+    """The results of a task in what a worker sends about it or about one item of its loop."""
+    sent = getattr(item, "wire_task_result", item)  # since 2.19, about an item
+    whole = getattr(sent, "utr", None)  # since 2.21
+    if whole is not None:
+        each = [whole, *(whole.loop_results or ())]
+        return [whole.registered_values, *(one.result_data for one in each)]
+    if type(sent).__name__ == "CallbackSend":  # 2.18, about an item
+        sent = next(iter(getattr(sent, "args", ())), None)
+    return [getattr(sent, "return_data", None) or getattr(sent, "_result", None)]
+
+
 def make_queue(upstream: Any) -> type:
     """
     ansible-core's FinalQueue in memory.
@@ -499,9 +511,7 @@ def make_queue(upstream: Any) -> type:
                 raise
 
         def put(self, item: object) -> None:
-            sent = getattr(item, "wire_task_result", item)  # since 2.19, in what is sent about one item of a loop
-            result = getattr(sent, "return_data", None) or getattr(sent, "_result", None)
-            self._items.put(bulk.pickled(item, result))
+            self._items.put(bulk.pickled(item, *_results(item)))
 
         def get(self) -> object:
             copied = self._items.get()
