@@ -111,7 +111,7 @@ def guarded(command: Callable[[], int]) -> int:
         code = 1
     except OSError as err:  # the disk is full at the last flush
         sys.stderr.write(f"forkless: the output could not be written: {err.strerror}\n")
-        code = 1
+        code = 120  # Python's own for this, and so that of ansible-playbook
         _forget_stdout()
     return code
 
