@@ -45,6 +45,17 @@ def test_the_demo_prints_what_the_readme_shows():
     assert "0 forks of this process" in done.stdout
 
 
+def test_the_shim_stands_second_after_the_demo_with_what_was_measured():
+    parts = re.split(r"^## ", README, flags=re.MULTILINE)[1:]
+    assert "make demo" in parts[0]
+    assert parts[1].startswith("Make the Ansible that you have faster in one line\n")
+    howto = (ROOT / "docs/howto/shim.md").read_text()
+    assert howto.startswith("# Make the Ansible that you have faster in one line\n")
+    for text in (parts[1], howto):
+        stated = " ".join(text.split())
+        assert re.search(r"`molecule test`.* \W*a quarter of the CPU time[^.]*: \d+ s(econds)? against \d+", stated)
+
+
 def test_the_pictures_are_shown_once_they_are_there():
     for path in sorted((ROOT / "docs").rglob("*.svg")):
         name = path.relative_to(ROOT).as_posix()
