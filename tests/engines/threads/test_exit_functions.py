@@ -23,6 +23,7 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_start(self, playbook):
         atexit.register(print, "called", "last", sep=" ")
         atexit.register(fails)
+        atexit.register(sys.exit, 3)
         atexit.register(self.never)
         atexit.unregister(self.never)
         assert atexit.register(self.say, word="first") == self.say

@@ -122,6 +122,63 @@ def test_what_a_plugin_of_the_run_itself_sets_counts_for_its_workers(project, li
         assert state() == before
 
 
+def test_a_handler_that_a_plugin_of_the_run_itself_adds_gets_the_records_of_its_workers(project, library):
+    """A forked worker inherited it. A plugin there that asks whether there is a handler already finds it, and adds none."""
+    project.write("callback_plugins/sets.py", """
+        import logging
+        from ansible.plugins.callback import CallbackBase
+        class Writes(logging.Handler):
+            def emit(self, record):
+                with open("told.log", "a") as file:
+                    file.write(record.getMessage() + "\\n")
+        class CallbackModule(CallbackBase):
+            CALLBACK_VERSION, CALLBACK_NAME, CALLBACK_TYPE, CALLBACK_NEEDS_ENABLED = 2.0, 'sets', 'notification', False
+            def v2_playbook_on_start(self, playbook):
+                logging.getLogger("t_library").addHandler(Writes())
+    """)  # fmt: skip
+    said = "[t_library.say(variables['inventory_hostname']), len(logging.getLogger('t_library').handlers)][1]"
+    removes = 'logging.getLogger("t_library").handlers = []'
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=removes, said=said))
+    with program_log(Kept(), level=logging.WARNING):
+        result = project.run(TASK, head="serial: 1", limit="h1,h2,h3")
+        library.say("the program")
+    assert messages(result) == {"h1": 0, "h2": 1, "h3": 1}, result.stdout
+    assert (project.folder / "told.log").read_text() == "h2\nh3\n"
+    assert logging.getLogger("t_library").handlers == []
+
+
+SHARES = {
+    "added": "[logging.getLogger('t_plugin').addHandler(one) for one in logging.root.handlers]",
+    "assigned": "logging.getLogger('t_plugin').handlers = logging.root.handlers",
+    "removed and added": "one = logging.root.handlers[0]; logging.root.removeHandler(one); logging.root.addHandler(one)",
+}
+
+
+@pytest.mark.parametrize("how", SHARES)
+def test_a_handler_of_the_program_that_a_plugin_adds_stays_the_programs(project, library, how):
+    said = "[t_library.say(variables['inventory_hostname']), logging.getLogger('t_plugin').error('plugin')][1]"
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=SHARES[how], said=said))
+    handler = Kept()
+    with program_log(handler, level=logging.WARNING):
+        before = state()
+        result = project.run(TASK, head="serial: 1", limit="h1,h2")
+        assert result.rc == 0, result.stdout
+        assert state() == before
+        library.say("program")
+        assert logging.getLogger("t_plugin").handlers == []
+    once = ["h1", "plugin", "h2", "plugin", "program"]
+    # As with stock: the record goes to the handler of the logger, and to the same one of the root logger.
+    assert handler.said == (once if how == "removed and added" else [*once[:2], "plugin", *once[2:]])
+
+
+def test_a_copy_of_what_holds_a_logger_has_the_same_logger(project, library):
+    sets = "import copy, pickle; log = {'log': logging.getLogger('t_library.part')}; self.made = [copy.deepcopy(log), copy.copy(log['log']), pickle.loads(pickle.dumps(log))]"
+    said = "str([str(one) for one in getattr(self, 'made', [])])"
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=sets, said=said))
+    result = project.run(TASK, limit="h1")
+    assert result.rc == 0, result.stdout
+
+
 def test_the_program_logs_as_before_while_a_plugin_has_its_own_levels(project, library, capfd):
     os.mkfifo(project.folder / "gate")
     sets = 'logging.root.setLevel(10); logging.basicConfig(force=True); t_library.wait("gate")'

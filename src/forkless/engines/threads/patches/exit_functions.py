@@ -55,7 +55,7 @@ def call_all(run_context: RunContext) -> None:
         function, args, kwargs = known.pop()
         try:
             function(*args, **kwargs)
-        except Exception:  # noqa: BLE001  # as Python's own
+        except (Exception, SystemExit):  # noqa: BLE001  # as Python's own: none keeps the others from being called, or changes the exit code
             stream = stdlib_views.sys_view.stderr
             if stream is not None:  # in a program without a console
                 stream.write(f"Error in a function that was registered with atexit:\n{traceback.format_exc()}")

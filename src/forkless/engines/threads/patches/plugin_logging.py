@@ -4,8 +4,8 @@ Logging, as a plugin's code sees it.
 
 A forked worker changed levels and handlers of loggers for itself. Here the loggers are the program's. A level that a plugin sets counts on
 the threads of its worker only, and so does `logging.disable`. A handler that it adds gets the records of its worker only, and is removed when the
-worker ends; one of the program's that it removes gets no records of that worker. What a *library* sets counts for the process, because
-a library is imported once.
+worker ends; one of the program's that it removes gets no records of that worker. What a plugin of the run itself (a callback) sets counts for all workers
+of the run. What a *library* sets counts for the process, because a library is imported once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import logging
 import types
-import weakref
 from typing import TYPE_CHECKING
 
 from forkless.engines.threads import context
@@ -35,8 +34,6 @@ _LEVEL_OF_THE_PROGRAM = frozenset({"ncclient"})
 _FUNCTIONS = ("debug", "info", "warning", "warn", "error", "critical", "fatal", "exception", "log")
 # Those of them that call another one.
 _CALLED = {"exception": "error", "warn": "warning"}
-# Who has added each handler; the program has added all others.
-_owners: weakref.WeakKeyDictionary[logging.Handler, object] = weakref.WeakKeyDictionary()
 # Workers and runs whose plugins have set a level. While there is none, the stdlib's functions are called at once.
 _setters: set[int] = set()
 
@@ -98,36 +95,73 @@ def is_enabled_for(original: Callable[[logging.Logger, int], bool], _site: str) 
     return isEnabledFor
 
 
+class _OwnHandler(logging.Handler):
+    """
+    A handler that a plugin has added, as it is in the logger: it gets the records of the plugin's worker only; that of a run's own plugin
+    (a callback), those of all its workers. The handler itself is left as it is: a plugin may add one of the program's.
+    """
+
+    def __init__(self, real: logging.Handler, home: Worker | RunContext) -> None:
+        # Not the stdlib's __init__: level, filters and formatter are those of the real handler, now and later.
+        self.real, self.home = real, home
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.__dict__["real"], name)
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        return _is_home(self.home) and bool(self.real.handle(record))
+
+    def flush(self) -> None:
+        self.real.flush()
+
+
+def _is_home(home: Worker | RunContext) -> bool:
+    return any(one is home for one in _homes())
+
+
+def _seen(handler: logging.Handler) -> logging.Handler | None:
+    """What a plugin on the calling thread sees of a logger's handler: None of one that was added by another worker, or was removed by this one."""
+    if isinstance(handler, _OwnHandler):
+        if not _is_home(handler.home):
+            return None
+        handler = handler.real
+    return None if any(handler in home.state.get(_HIDDEN, ()) for home in _homes()) else handler
+
+
 def _handlers(logger: logging.Logger) -> list[logging.Handler]:
-    """The logger's handlers, without those that other workers have added and those that this one has removed."""
-    homes = _homes()
-    hidden = [one for home in homes for one in home.state.get(_HIDDEN, ())]
-    return [one for one in list(logger.handlers) if one not in hidden and _owners.get(one) in (None, *homes)]
+    return [seen for one in list(logger.handlers) if (seen := _seen(one)) is not None]
 
 
 def _add_handler(logger: logging.Logger, handler: logging.Handler) -> None:
     home = next(iter(_homes()), None)
-    if home is not None and handler not in logger.handlers:
-        own = home
-        handler.addFilter(lambda _record: next(iter(_homes()), None) is own)
-        _owners.setdefault(handler, own)
-        home.at_end.append(functools.partial(logger.removeHandler, handler))
-    logger.addHandler(handler)
+    if home is None:
+        logger.addHandler(handler)
+        return
+    if show := home.state.get(_HIDDEN, {}).pop(handler, None):  # it was removed before
+        show()
+    if handler not in _handlers(logger):
+        own = _OwnHandler(handler, home)
+        home.at_end.append(functools.partial(logger.removeHandler, own))
+        logger.addHandler(own)
 
 
 def _remove_handler(logger: logging.Logger, handler: logging.Handler) -> None:
     home = next(iter(_homes()), None)
-    if home is None or _owners.get(handler) is home:
+    if home is None:
         logger.removeHandler(handler)
-    elif handler in logger.handlers and handler not in home.state.setdefault(_HIDDEN, []):
-        own = home
-        home.state[_HIDDEN].append(handler)
+        return
+    for one in list(logger.handlers):
+        if isinstance(one, _OwnHandler) and one.real is handler and one.home is home:
+            logger.removeHandler(one)
+    if handler in _handlers(logger):  # the program's, or in a worker its run's
 
-        def not_of_worker(_record: logging.LogRecord) -> bool:
-            return next(iter(_homes()), None) is not own
+        def is_not_hidden(_record: logging.LogRecord) -> bool:
+            return not _is_home(home)
 
-        handler.addFilter(not_of_worker)
-        home.at_end.append(functools.partial(handler.removeFilter, not_of_worker))
+        show = functools.partial(handler.removeFilter, is_not_hidden)
+        handler.addFilter(is_not_hidden)
+        home.state.setdefault(_HIDDEN, {})[handler] = show
+        home.at_end.append(show)
 
 
 class _Logger:
@@ -138,6 +172,10 @@ class _Logger:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.__dict__["_real"], name)
+
+    def __reduce__(self) -> tuple[type, tuple[logging.Logger]]:
+        """A copy, also of an object that holds the logger, has the same logger."""
+        return _Logger, (self.__dict__["_real"],)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "level":
