@@ -9,6 +9,8 @@ import io
 import json
 import os
 import threading
+import time
+import types
 
 import pytest
 
@@ -177,9 +179,34 @@ def test_a_file_of_events_is_read_until_the_statistics_have_come(tmp_path, monke
     assert _while_watching(monkeypatch, ["watch", str(path)], line, the_rest) == ([2], _text(events))
 
 
+def test_a_file_may_end_within_a_character_while_it_is_written(tmp_path, monkeypatch):
+    """A program that writes into a file writes 8 KB at a time, wherever they end."""
+    events, path = _events(), tmp_path / "run.jsonl"
+    events[-1] = dataclasses.replace(events[-1], stdout="RECAP für alle")
+    whole = "".join(json.dumps(event.as_dict(), ensure_ascii=False) + "\n" for event in events).encode()
+    within = whole.index("ü".encode()) + 1
+    path.write_bytes(whole[:within])
+    looked = threading.Event()
+
+    def sleep(seconds):
+        looked.set()
+        time.sleep(seconds)
+
+    monkeypatch.setattr("forkless.cli.watched_run.time", types.SimpleNamespace(sleep=sleep))
+
+    def the_rest():
+        assert looked.wait(60)  # it has read to the end of the file
+        with path.open("ab") as file:
+            file.write(whole[within:])
+
+    line = f"line {events[-2].counter}\n"
+    assert _while_watching(monkeypatch, ["watch", str(path)], line, the_rest) == ([2], _text(events))
+
+
 def test_events_from_a_pipe_end_with_it_and_other_lines_in_it_are_printed(monkeypatch, capsys):
     events = _events()
-    monkeypatch.setattr("sys.stdin", io.StringIO(_lines(events[:5]) + "[WARNING]: a word\n"))
+    text = _lines(events[:5]) + "[WARNING]: a word\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert main(["watch", "-"]) == 250
     said = capsys.readouterr()
     assert said.out == _text(events[:5]) + "[WARNING]: a word\n"

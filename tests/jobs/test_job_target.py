@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -168,11 +169,11 @@ def read_all(content, limit, at_once, running=True):
     text, offset = "", 0
     for end in [len(content)] if at_once else [*range(len(content) + 1), len(content)]:
         while True:
-            part = ending._shown(content[offset:end][:limit], offset, end, running)
+            part = ending.shown(content[offset:end][:limit], offset, end, running)
             text, offset = text + part["output"], part["offset"]
             if not part["output"]:
                 break
-    last = ending._shown(content[offset:], offset, len(content), False)
+    last = ending.shown(content[offset:], offset, len(content), False)
     return text + last["output"], last["offset"]
 
 
@@ -207,6 +208,26 @@ def test_output_that_was_truncated_is_read_from_its_start(folder, tmp_path):
     path.write_text("anew\n")
     _, part = ending.output(JID, [folder], {}, str(path), part["offset"], 1000)
     assert (part["output"], part["offset"], part["size"]) == ("anew\n", 5, 5)
+
+
+@pytest.mark.spawns
+@pytest.mark.parametrize(("limit", "state"), [(3, "running"), (3, "done"), (100, "running")])
+def test_output_that_was_followed_ends_with_a_whole_character(tmp_path, monkeypatch, limit, state):
+    """The rest of a character that the limit divides, or that the job has not printed yet, is for the next time."""
+    path = tmp_path / "out"
+    path.write_bytes("ää".encode() if limit == 3 else "ä".encode() + "ä".encode()[:1])
+    target("ending")  # the module imports it
+    probe = importlib.import_module("ansible_collections.forkless.core.plugins.modules.async_job_probe")
+    monkeypatch.setattr(probe, "_answer", lambda asked, check_mode: {"job": {"state": state}})
+
+    def run_command(words, encoding):
+        done = subprocess.run(words, capture_output=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    module = types.SimpleNamespace(params={"limit": limit, "follow": 0.0}, check_mode=False, run_command=run_command)
+    first = {"source": str(path), "start": 0, "job": {"pids": [os.getpid()]}}
+    found = probe._followed(module, first)
+    assert (found["output"], found["offset"]) == ("ä", 2)
 
 
 def test_sweeping_up_after_one_job_leaves_the_output_of_a_later_one_in_the_same_folder(tmp_path):

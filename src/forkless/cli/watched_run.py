@@ -16,7 +16,7 @@ from forkless.core.events import Event, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import TextIO
+    from typing import BinaryIO
 
 __all__ = ["EventLines", "RunFolder", "WatchedRun", "find_run_folder"]
 
@@ -107,9 +107,8 @@ class RunFolder:
         numbered = ((int(match[1]), name) for name in names if (match := _EVENT_FILE.fullmatch(name)))
         for number, name in sorted(one for one in numbered if one[0] > self._last):
             event = _event_of(os.path.join(self._events, name))
-            if (
-                event is None and self._looks < _PATIENCE
-            ):  # ansible-runner writes in place: the rest of the file follows
+            # ansible-runner writes in place: the rest of the file follows.
+            if event is None and self._looks < _PATIENCE:
                 self._looks += 1
                 return
             self._looks = 0
@@ -138,7 +137,10 @@ class RunFolder:
 
     def _abandoned(self) -> bool:
         """Whether nobody holds the folder's lock. Asked only once the status is there: it is written while the lock is held."""
-        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            return False  # removed meanwhile; the next look at its events says so
         try:
             fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
@@ -159,10 +161,11 @@ class EventLines:
     """
     A run by its events as lines of JSON, as `--format jsonl` and `ansible-runner run --json` print them.
 
-    A pipe is read to its end. A file is read on until the run's statistics have come: they are the end of a play's events.
+    A pipe is read to its end. A file is read on until the run's statistics have come: they are the end of a play's events. The file of
+    a run that was killed has none, and is followed until the reader ends it.
     """
 
-    def __init__(self, lines: TextIO, name: str, *, follow: bool) -> None:
+    def __init__(self, lines: BinaryIO, name: str, *, follow: bool) -> None:
         self.status = Status.RUNNING
         self.rc = _UNKNOWN
         self.sentence = f"the events in {name} end before the run has ended"
@@ -170,12 +173,12 @@ class EventLines:
         self._any = False
 
     def events(self) -> Iterator[Event | str]:
-        part = ""
+        part = b""  # bytes: a writer's buffer may end within a character
         while True:
             line = self._lines.readline()
-            if line.endswith("\n"):
-                yield self._event(part + line)
-                part = ""
+            if line.endswith(b"\n"):
+                yield self._event((part + line).decode("utf-8", "replace"))
+                part = b""
                 continue
             part += line
             if not line and (not self._follow or self.status.ended):
@@ -183,7 +186,7 @@ class EventLines:
             if not line:
                 time.sleep(_EVERY)
         if part.strip():
-            yield self._event(part)
+            yield self._event(part.decode("utf-8", "replace"))
 
     def _event(self, line: str) -> Event | str:
         try:

@@ -24,7 +24,8 @@ examples:
   forkless watch 17                             a run of the queue, as `forkless runs follow 17`
 
 What is written: `forkless run` and forkless.run(artifacts=...), as well as ansible-runner, write an artifact folder for each run.
-The exit code is the run's. Ctrl-C ends watching; the run goes on.
+The exit code is the run's. Ctrl-C ends watching; the run goes on. A file of events is read until the recap has come; the one of a run
+that was killed has none: end watching with Ctrl-C, or use --no-follow.
 """
 
 
@@ -69,11 +70,11 @@ def _queued(asked: argparse.Namespace) -> int:
 
 def _opened(asked: argparse.Namespace, around: contextlib.ExitStack) -> WatchedRun:
     if asked.run == "-":
-        return EventLines(sys.stdin, "stdin", follow=False)
+        return EventLines(sys.stdin.buffer, "stdin", follow=False)
     if os.path.isdir(asked.run):
         return RunFolder(find_run_folder(asked.run), follow=not asked.no_follow)
     try:
-        file = open(asked.run, encoding="utf-8", errors="replace")  # noqa: SIM115  # `around` closes it
+        file = open(asked.run, "rb")  # noqa: SIM115  # `around` closes it
     except OSError as err:
         raise SpecError(f"{asked.run} cannot be read: {err.strerror}") from None
     around.enter_context(file)

@@ -167,7 +167,7 @@ def output(jid, candidates, recorded, path, offset, limit, tail=None):
         texts = [jobs.text_of(result.get(name)) for name in ("stdout", "stderr")]
         whole = "".join(text if text.endswith("\n") else text + "\n" for text in texts if text).encode("utf-8")
         start = _start(offset, len(whole)) if tail is None else _tail_start(io.BytesIO(whole), len(whole), tail)
-        return state, dict(_shown(whole[start : start + limit], start, len(whole), False), source=state["results_file"])
+        return state, dict(shown(whole[start : start + limit], start, len(whole), False), source=state["results_file"])
     return state, {"source": "", "output": "", "start": 0, "offset": 0, "size": 0}
 
 
@@ -190,7 +190,7 @@ def _part(path, offset, limit, running, tail):
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
             start = file.seek(_start(offset, size) if tail is None else _tail_start(file, size, tail))
-            return _shown(file.read(limit), start, size, running)
+            return shown(file.read(limit), start, size, running)
     except OSError:
         return None
 
@@ -225,7 +225,7 @@ def _tail_start(file, size, lines, block=65536):
     return 0
 
 
-def _shown(part, start, size, running):
+def shown(part, start, size, running):
     """A part of the output as text. `running`: the last character may be continued by what the job prints next."""
     end = len(part)
     if start + end < size:

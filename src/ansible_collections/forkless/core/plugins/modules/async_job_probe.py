@@ -170,12 +170,11 @@ def _followed(module, first):
     if rc != 0:
         return first  # the file is gone
     now = _answer(dict(asked, offset=0, tail=None, limit=0), module.check_mode)
-    return dict(
-        now,
-        source=first["source"],
-        output=printed.decode("utf-8", "replace"),
-        offset=first["start"] + len(printed),
-    )
+    running = now["job"]["state"] == "running"
+    size = first["start"] + len(printed)
+    if os.path.exists(first["source"]):
+        size = max(size, os.path.getsize(first["source"]))
+    return dict(now, source=first["source"], **ending.shown(printed, first["start"], size, running))
 
 
 def _answer(asked, check_mode):
