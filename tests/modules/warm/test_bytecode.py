@@ -73,6 +73,18 @@ def test_a_python_that_is_another_or_missing_is_asked_once(other, monkeypatch, m
     assert other[2]() <= 1
 
 
+@pytest.mark.parametrize("version", ["9.9-config", "/../python9.9", "9.9\n"])
+def test_a_host_does_not_choose_which_program_of_this_machine_runs(other, tmp_path, monkeypatch, version):
+    monkeypatch.setattr(bytecode, "ENOUGH", 1)
+    there = tmp_path / "python9.9"
+    for name in ("python9.9-config", "python9.9\n"):
+        (tmp_path / name).symlink_to(there)
+    (tmp_path / "python").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert HostBytecode().of(payload.MAGIC, version, pieces(), greeting=True) == {}
+    assert other[2]() == 0
+
+
 def test_it_can_be_switched_off(other, monkeypatch):
     monkeypatch.setattr(bytecode, "ENOUGH", 1)
     monkeypatch.setenv("FORKLESS_DISABLE", "host-bytecode")

@@ -13,6 +13,7 @@ import collections
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ ENOUGH = 4  # hosts with one version of Python: for fewer, starting a process he
 MOST = 4096  # files in the cache
 LIMIT = 10.0  # seconds for the compiling process, and for waiting for another thread's
 FOLDERS = ("/usr/bin", "/usr/local/bin")
+_VERSION = re.compile(r"[0-9]{1,2}\.[0-9]{1,2}")
 
 # Reads a line of JSON with (path, length) of each text, and the texts. Writes a line with its bytecode version and the lengths, and the bytecode; its
 # length is 0 for a text that is no Python.
@@ -98,8 +100,8 @@ def _off() -> bool:
 
 
 def _pythons(version: str) -> Iterable[str]:
-    """Where a Python such as 3.11 may be on this machine: each place once."""
-    if not platform.can_exec():
+    """Where a Python such as 3.11 may be on this machine: each place once. The host says the version, and must not choose another program."""
+    if not _VERSION.fullmatch(version) or not platform.can_exec():
         return ()
     name = f"python{version}"
     found = [os.path.join(folder, name) for folder in FOLDERS] + [shutil.which(name)]

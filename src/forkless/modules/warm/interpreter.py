@@ -152,7 +152,7 @@ class WarmInterpreter:
     def _hear(self, kind: bytes, number: int, body: bytes) -> None:
         if kind == b"H":
             hello = json.loads(body)
-            self._magic, self._python = hello["magic"], hello["python"]
+            self._magic, self._python = str(hello["magic"]), str(hello["python"])
             self.ready.set()
             return
         if kind == b"V":
