@@ -160,6 +160,11 @@ def write_project(folder):
         f'    - name: change\n      diff: true\n      copy: {{dest: {folder.parent}/evil, content: "{EVIL} {{{{ 999999 | random }}}}"}}\n'
         f"    - name: '{EVIL}'\n      raw: echo '{EVIL}'; exit 3\n"
     )
+    (folder / "evil-asks.yml").write_text(
+        "- hosts: web1\n  gather_facts: false\n"
+        f"  vars_prompt: [{{name: release, prompt: 'Which {EVIL}', default: 'as {EVIL}', private: false}}]\n"
+        "  tasks: [{name: greet, debug: {msg: hello}}]\n"
+    )
     (folder / "two-steps.yml").write_text(
         "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: one, debug: {msg: first-step}}\n"
         f"    - {{name: wait, raw: 'until test -e {folder.parent}/gate; do sleep 0.2; done'}}\n    - {{name: two, debug: {{msg: second-step}}}}\n"

@@ -254,6 +254,20 @@ def test_what_a_page_begins_with_ends_no_script_and_comes_back_as_it_was(guard, 
     assert json.loads(found["boot-jobs"])["jobs"][0]["output"] == evil
 
 
+def test_no_id_is_on_a_page_twice(guard):
+    """The first one would be found in place of the second. Every page has those of base.html."""
+    environment = guard.page._templates
+
+    def ids(name):
+        return re.findall(r'\bid="([^"{]+)"', environment.loader.get_source(environment, name)[0])
+
+    common = ids("base.html")
+    assert "trouble" in common
+    for name in environment.list_templates():
+        found = ids(name) + (common if name != "base.html" else [])
+        assert len(found) == len(set(found)), f"{name}: {sorted(one for one in found if found.count(one) > 1)}"
+
+
 def test_every_template_puts_only_prepared_json_in_without_escaping(guard):
     names = guard.page._templates.list_templates()
     unescaped = {

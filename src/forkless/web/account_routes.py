@@ -61,26 +61,34 @@ async def audit(accounts: Accounts, before: int | None) -> AuditsAnswer:
 
 
 def add(router: APIRouter, page: "PageApp") -> None:
-    _add_own(router, page)
+    limit = LoginLimit()
+    _add_own(router, page, limit)
     _add_admin(router, page)
     if page.access.login is not None and page.access.login.users:
-        _add_login(router, page)
+        _add_login(router, page, limit)
 
 
-def _add_login(router: APIRouter, page: "PageApp") -> None:
-    access, accounts, limit = page.access, page.access.accounts, LoginLimit()
+async def _is_password(accounts: Accounts, limit: LoginLimit, name: str, password: str) -> bool:
+    """Whether it is the user's password. Raises 429 after too many wrong ones, whether they came with a login or with a new password."""
+    wait = limit.wait(name)
+    if wait:
+        raise HTTPException(429, f"too many passwords were wrong; try again in {wait} s", {"retry-after": str(wait)})
+    limit.failed(name)  # counted before it is checked: many tries at the same moment count as many
+    if not await accounts.is_password(name, password):
+        return False
+    limit.succeeded(name)
+    return True
+
+
+def _add_login(router: APIRouter, page: "PageApp", limit: LoginLimit) -> None:
+    access, accounts = page.access, page.access.accounts
 
     @router.post("/api/login", summary="A session for a name and a password")
     async def log_in(request: Request, response: Response, asked: LoginRequest) -> MeAnswer:
         without_nul(asked.name, asked.password)
-        wait = limit.wait(asked.name)
-        if wait:
-            raise HTTPException(429, f"too many logins failed; try again in {wait} s", {"retry-after": str(wait)})
-        limit.failed(asked.name)  # counted before it is checked: many tries at the same moment count as many
-        if not await accounts.is_password(asked.name, asked.password):
+        if not await _is_password(accounts, limit, asked.name, asked.password):
             await accounts.note(asked.name, "login refused")
             raise HTTPException(401, "the name or the password is wrong")
-        limit.succeeded(asked.name)
         secret = await accounts.open_session(asked.name, request.headers.get("user-agent", ""))
         await accounts.note(asked.name, "login")
         response.headers["set-cookie"] = access.set_cookie(secret)
@@ -93,7 +101,7 @@ def _refuse_token(who: Identity, what: str) -> None:
         raise HTTPException(403, f"{what} in the browser, not by a token")
 
 
-def _add_own(router: APIRouter, page: "PageApp") -> None:
+def _add_own(router: APIRouter, page: "PageApp", limit: LoginLimit) -> None:
     access, accounts = page.access, page.access.accounts
 
     @router.get("/api/me", summary="Who this is")
@@ -112,7 +120,8 @@ def _add_own(router: APIRouter, page: "PageApp") -> None:
     @router.post("/api/me/password", summary="A new password; ends all sessions, this one too")
     async def change_password(asked: PasswordRequest, who: Who) -> DoneAnswer:
         without_nul(asked.old, asked.new)
-        if not who.session or not await accounts.is_password(who.name, asked.old):
+        if not who.session or not await _is_password(accounts, limit, who.name, asked.old):
+            await accounts.note(who.name, "change password refused")
             raise HTTPException(403, "the old password is wrong")
         await accounts.change_user(who.name, password=asked.new)
         await accounts.note(who.name, "change password")

@@ -86,7 +86,7 @@ class AuditEntry:
 
 
 class LoginLimit:
-    """Counts failed logins: at most 10 for one name and 100 in all within five minutes. For one event loop."""
+    """Counts wrong passwords: at most 10 for one name and 100 in all within five minutes. For one event loop."""
 
     _WINDOW = 300.0
 

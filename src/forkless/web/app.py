@@ -48,7 +48,7 @@ Older = Annotated[int | None, Query(ge=1, le=LARGEST)]
 _REFUSALS: dict[int | str, str] = {
     400: "The request cannot be read", 401: "Nobody is known by that token or session", 403: "The role does not allow it", 404: "There is no such thing",
     405: "There is no such method", 413: "The message is too long", 421: "The server has another name", 422: "What was asked cannot be",
-    429: "Too many logins failed", 503: "The database is away",
+    429: "Too many passwords were wrong", 503: "The database is away",
 }  # fmt: skip
 _AWAY = "the database cannot be used at the moment; the server's log says why"
 Report = Callable[[RunAnswer, Sequence[Event]], str]

@@ -35,9 +35,10 @@ def is_signed(hook: HookSettings, headers: Mapping[str, str], body: bytes) -> bo
 
 def delivery_of(hook: HookSettings, headers: Mapping[str, str], body: bytes) -> str:
     """
-    What names a message: it is the same when the message is sent again. Empty if the sender gives none.
+    What names a message: it is the same when the message is sent again.
 
-    It is part of what is signed, so a message that was intercepted cannot be sent again under another name. GitHub does not sign its delivery number.
+    It is part of what is signed, so a message that was intercepted cannot be sent again under another name. GitHub does not sign its delivery
+    number, so its messages are named by the body. GitLab signs nothing; `why_not` refuses its messages without a number.
     """
     if hook.kind == "github":
         return hashlib.sha256(body).hexdigest()
@@ -48,6 +49,8 @@ def why_not(hook: HookSettings, headers: Mapping[str, str], body: bytes) -> str:
     """Why a signed message starts nothing; empty if it does."""
     if hook.kind == "github" and headers.get("x-github-event") == "ping":
         return "pong"
+    if not delivery_of(hook, headers, body):
+        return f"the message has no number ({_DELIVERY[hook.kind]}), without which it could be sent again"
     if not hook.ref:
         return ""
     try:

@@ -131,7 +131,7 @@ async def _receive(page: "PageApp", name: str, settings: HookSettings, request: 
         tags=settings.tags, check=settings.check,
     )  # fmt: skip
     try:
-        run = await start(page, asked, f"hook {name}", (name, delivery) if delivery else None)
+        run = await start(page, asked, f"hook {name}", (name, delivery))
     except DeliveredError as err:
         return HookAnswer(run=None, why=str(err))
     await page.access.accounts.note(f"hook {name}", "start", run.id, run.title)

@@ -11,8 +11,8 @@ function choices(name, values, last) {
 
 function chosenProject() {
   const project = projects.get(field("project").value);
-  byId("trouble").hidden = !project.trouble;
-  byId("trouble").textContent = project.trouble;
+  byId("project-trouble").hidden = !project.trouble;
+  byId("project-trouble").textContent = project.trouble;
   choices("playbook", project.playbooks, []);
   choices("inventory", project.inventories, [element("option", { value: "" }, "that of ansible.cfg")]);
   return chosenPlaybook();
