@@ -66,7 +66,7 @@ class Sweep:
         if abs(ahead) > _CLOCKS_DIFFER:
             if not self._clocks_differ:
                 log.warning(
-                    "the clocks of the database and of this worker differ by %.0f s; no old run is deleted", ahead
+                    "the clocks of the database and of this worker differ by %.0f s; no old run is deleted", abs(ahead)
                 )
             self._clocks_differ = True
             return False

@@ -131,9 +131,8 @@ class Artifacts:
                     file.write(line)
                 os.rename(path + ".tmp", path)
             except OSError:
-                with contextlib.suppress(
-                    OSError
-                ):  # a partial file is useless, and takes space that smaller files could still use
+                # A partial file is useless, and takes space that smaller files could still use.
+                with contextlib.suppress(OSError):
                     os.unlink(path + ".tmp")
                 raise
 

@@ -109,9 +109,8 @@ class ShownOutput:
         streams = dict(self._tasks.get((host, task), {}))
         for name in ("stdout", "stderr"):
             shown = [one for key, one in streams.items() if key[0] == name and one.whole]
-            text = (
-                result.get(name) if shown else None
-            )  # a text of which lines were dropped may be very large: no copy is made of it
+            # A text of which lines were dropped may be very large: no copy is made of it.
+            text = result.get(name) if shown else None
             if isinstance(text, str) and text.strip():
                 wanted = _Stream()
                 wanted.add(text.replace("\r\n", "\n"))

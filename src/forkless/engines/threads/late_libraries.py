@@ -79,9 +79,8 @@ def _bring_up_to_date(new: frozenset[str]) -> None:
         if name in done:
             continue
         done.add(name)
-        module = sys.modules.get(
-            name
-        )  # a plugin of a project is taken out by another thread, or by what a module imports
+        # A plugin of a project may have been taken out meanwhile, by another thread or by what a module imports.
+        module = sys.modules.get(name)
         if module is not None and _again(module):  # modules with `from name import ...` still hold the old value
             waiting += [other for other, wanted in imports.items() if name in wanted]
 
