@@ -6,7 +6,7 @@ VENV   := .venv
 unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
 # From 3.12 on Python tells which lines run at a cost of some 8 %; before that it costs 60 %, and `make coverage` does it.
-COVER   = $(shell $(BIN)/python -c "import sys; print('--cov --cov-report=' if sys.version_info >= (3, 12) else '')")
+COVER   = $(shell $(BIN)/python -c "import sys; print('--cov --cov-report=' if sys.version_info >= (3, 12) else '')" 2>/dev/null)
 # Two tests for each core: most of them wait for other processes half of the time.
 export TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, 2 * (os.cpu_count() or 1)))")
 REPORT  = $(BIN)/coverage report --sort=-miss | sed -n '1,22p;$$p'

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pathlib
 import re
+import shutil
+import subprocess
 import tomllib
 
 import pytest
@@ -38,6 +40,15 @@ def test_hosted_ci_calls_targets_that_exist(path):
             if re.fullmatch("[a-z-]+", word)
         ]
         assert {*chosen, *called} <= targets
+
+
+@pytest.mark.spawns
+def test_make_complains_of_nothing_in_a_fresh_clone(tmp_path):
+    """The recipes are given settings that are asked of the Python in .venv, which the first target makes."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    done = subprocess.run(["make", "help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("help ")
+    assert done.stderr == ""
 
 
 def test_the_licence_is_the_one_that_the_files_name():
