@@ -163,7 +163,7 @@ def write_project(folder):
     (folder / "evil-asks.yml").write_text(
         "- hosts: web1\n  gather_facts: false\n"
         f"  vars_prompt: [{{name: release, prompt: 'Which {EVIL}', default: 'as {EVIL}', private: false}}]\n"
-        "  tasks: [{name: greet, debug: {msg: hello}}]\n"
+        "  tasks: [{name: tell, debug: {msg: 'release {{ release }}'}}]\n"
     )
     (folder / "two-steps.yml").write_text(
         "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: one, debug: {msg: first-step}}\n"

@@ -288,7 +288,7 @@ def _engine() -> dict[str, object]:
     if platform_support.can_exec():
         why = "it needs nothing but Python, and children that modules want can be started as well"
         modules = "in a fork of an interpreter that is kept warm; --modules cold starts one for each, in-process runs them here; "
-        modules += "what a task prints is seen while it runs, but of cold modules, which say nothing until they end"
+        modules += "what a task prints is shown while it runs, except by cold modules, which show it when they end"
     else:
         why = "this system lets us start no process, and it needs none"
         modules = "in this process"
@@ -381,7 +381,7 @@ def _pretty(report: dict[str, Any]) -> str:
     rows = report["packages"] + report["capabilities"]
     width = max(len(row["name"]) for row in rows)
     for row in rows:
-        mark = _coloured("+ ok     ", "32") if row["ok"] else _coloured("- missing", "31")
+        mark = _coloured("+ ok     ", "32") if row["ok"] else _coloured("- not ok ", "31")
         lines.append(f"  {mark} {row['name']:<{width}}  {row['found']}")
         if row["means"]:
             lines.append(f"{'':12}{'':{width}}  {row['means']}")
