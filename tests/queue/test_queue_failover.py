@@ -133,8 +133,10 @@ def test_an_attempt_whose_number_another_worker_has_is_refused(url, database, pr
 
 def test_a_worker_that_a_failover_has_forgotten_takes_runs(url, database, workers, project):
     playbook(project, tasks=["- debug:"])
-    workers.start()
+    workers.start(name="one")
     wait_until(lambda: database.one("SELECT count(*) FROM forkless.procrastinate_workers"), "the worker")
+    # Who has started it knows that it is not stuck.
+    wait_until(lambda: "INFO one waits for runs\n" in workers.log(), "a sentence in the log")
     database.all("DELETE FROM forkless.procrastinate_workers")
     database.all("DELETE FROM forkless.worker")
     assert database.wait_for(launch(url, project), *ENDED) == "successful"

@@ -143,6 +143,7 @@ class WorkerProcess:
                 )
             ).fetchone()
             self.worker_id = int(row[0]) if row else 0
+        log.info("%s waits for runs", self.name)
 
     # -- ending -----------------------------------------------------------------------------------------------
 
