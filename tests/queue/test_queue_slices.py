@@ -12,6 +12,7 @@ import pytest
 import forkless
 import forkless.queue
 from forkless.cli import main, sliced_playbook
+from forkless.queue import preview
 from forkless.runs import slices
 from queue_support import launch, lines, playbook
 
@@ -133,6 +134,20 @@ def test_what_cannot_be_split_is_refused_with_file_and_line(url, database, five_
         launch(url, five_hosts, slices=2)
     assert database.one("SELECT count(*) FROM forkless.run") == 0
     assert launch(url, five_hosts, slices=2, slices_anyway=True)
+
+
+def test_a_localhost_that_is_in_no_inventory_is_seen_before_a_launch_and_is_in_no_slice(five_hosts):
+    (five_hosts / "site.yml").write_text("- hosts: web1\n  tasks: []\n- hosts: localhost\n  tasks: []\n")
+    (five_hosts / "local.yml").write_text("- hosts: localhost\n  tasks: []\n")
+    found = {
+        path: preview.hosts_of(forkless.RunSpec(playbook=path, inventory="hosts.ini", cwd=five_hosts))
+        for path in ("site.yml", "local.yml")
+    }
+    assert found == {"site.yml": ["web1", "localhost"], "local.yml": ["localhost"]}
+    place = str(five_hosts), {"PATH": "/usr/bin:/bin"}
+    assert slices.hosts_of(["site.yml", "-i", "hosts.ini"], *place, anyway=True) == ["web1"]
+    with pytest.raises(forkless.SpecError, match="no host is left to split"):
+        slices.hosts_of(["local.yml", "-i", "hosts.ini"], *place, anyway=True)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,12 @@ def divide(hosts: list[str], many: int) -> list[list[str]]:
     return [hosts[k::many] for k in range(min(many, len(hosts)))]
 
 
-def hosts_of(argv: Sequence[str], cwd: str, environ: Mapping[str, str], *, anyway: bool = False) -> list[str]:
+def hosts_of(
+    argv: Sequence[str], cwd: str, environ: Mapping[str, str], *, anyway: bool = False, with_implicit: bool = False
+) -> list[str]:
     """
     The hosts of `ansible-playbook ARGV` after its limit. Raises SpecError with file and line of what cannot be in slices, unless `anyway`.
+    `with_implicit`: also a localhost that is in no inventory, which no slice can have.
 
     The playbook and the inventory are read once, here, so that all slices agree about the hosts.
     """
@@ -54,7 +57,7 @@ def hosts_of(argv: Sequence[str], cwd: str, environ: Mapping[str, str], *, anywa
         found = "; ".join(f"{_short(where, cwd)}: {why}" for where, why in answer["against"][:5])
         more = f"; and {len(answer['against']) - 5} more" if len(answer["against"]) > 5 else ""
         raise SpecError(f"this playbook cannot be split: {found}{more}. Run it whole, or insist with --slices-anyway")
-    hosts: list[str] = answer["hosts"]
+    hosts: list[str] = answer["hosts"] + (answer["implicit"] if with_implicit else [])
     if not hosts:
         raise SpecError("no host is left to split: the limit or the inventory leaves none")
     return hosts

@@ -91,7 +91,10 @@ def _of_play(play: Play, inventory: InventoryManager, pattern: object) -> Iterat
 
 
 def examine(argv: list[str]) -> dict[str, object]:
-    """The hosts of `ansible-playbook ARGV` after its limit, what stands against slices, and includes that cannot be looked into."""
+    """
+    The hosts of `ansible-playbook ARGV` after its limit, those that it has without an inventory (localhost), what stands against slices,
+    and includes that cannot be looked into.
+    """
     from ansible import context
     from ansible.cli.playbook import PlaybookCLI
     from ansible.playbook import Playbook
@@ -106,17 +109,24 @@ def examine(argv: list[str]) -> dict[str, object]:
     against: dict[str, str] = {}
     unseen: list[str] = []
     hosts: dict[str, None] = {}
+    implicit: dict[str, None] = {}
     for path in context.CLIARGS["args"]:
         loader.set_basedir(os.path.dirname(os.path.abspath(path)))
         for play in Playbook.load(path, variable_manager=variables, loader=loader).get_plays():
             templar = Templar(loader=loader, variables=variables.get_vars(play=play))
             pattern = templar.template(play.hosts)
-            hosts.update(dict.fromkeys(host.name for host in inventory.get_hosts(pattern) if not host.implicit))
+            for host in inventory.get_hosts(pattern):
+                (implicit if host.implicit else hosts)[str(host.name)] = None
             for where, why in _of_play(play, inventory, pattern):
                 against.setdefault(where, why)
             for block in _blocks(play):
                 unseen += [task.get_path() for task in _tasks(block) if _INCLUDES.fullmatch(str(task.action))]
-    return {"hosts": [str(name) for name in hosts], "against": [list(one) for one in against.items()], "unseen": unseen}
+    return {
+        "hosts": list(hosts),
+        "implicit": list(implicit),
+        "against": [list(one) for one in against.items()],
+        "unseen": unseen,
+    }
 
 
 def main() -> int:
