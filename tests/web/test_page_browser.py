@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from queue_support import PATIENCE
+from queue_support import PATIENCE, wait_until
 
 from .conftest import EVIL, PASSWORD, Served, long_run
 
@@ -54,6 +54,26 @@ def test_a_run_is_started_watched_and_cancelled(tab):
     assert "wait long (long.yml:6): stopped with the run" in tab.locator("#cell").inner_text()
     tab.get_by_role("link", name="Runs").click()
     tab.locator("#rows tr").first.locator(".state", has_text="canceled").wait_for()
+
+
+def test_the_timeline_goes_on_while_nothing_is_told_and_ends_with_the_run(tab, page):
+    page.gate.unlink(missing_ok=True)
+    wanted = {"playbook": "two-steps.yml", "inventory": "hosts.ini", "limit": "web1"}
+    number = page.program().post("/api/runs", json=wanted).json()["id"]
+    tab.goto(f"{page.address}/runs/{number}")
+
+    def told():
+        return float(tab.evaluate("document.getElementById('timeline').dataset.seconds ?? 0"))
+
+    tab.locator("#running .working", has_text="wait").wait_for()  # the last event until it is cancelled
+    before, position = told(), tab.evaluate("document.body.dataset.position")
+    wait_until(lambda: told() > before + 2, "the time that the task has taken")
+    assert tab.evaluate("document.body.dataset.position") == position
+    tab.get_by_role("button", name="Cancel").click()
+    tab.locator("#state", has_text="canceled").wait_for()
+    assert tab.locator("#sentence").is_hidden()  # it would say nothing but the state
+    tab.reload()
+    wait_until(lambda: told() > before + 2, "the same of a run that has ended")
 
 
 def test_with_keys_only_a_run_is_started_read_and_relaunched(tab):
@@ -118,6 +138,24 @@ def no_markup_got_in(tab):
     """A script that got in by innerHTML is not executed, nor by the policy of the page, but it is there."""
     assert tab.evaluate("window.hacked") is None
     assert tab.locator("script:not([type='application/json']):not([src])").count() == 0
+
+
+def test_a_run_is_started_when_it_is_known_what_its_playbook_asks_for(tab):
+    """Fields that the playbook chosen before needs would keep the form from being sent, and they are hidden."""
+    held = []
+    tab.get_by_role("link", name="Start", exact=True).click()
+    tab.get_by_label("Playbook").select_option("asks.yml")
+    tab.locator("#variables [required]").first.wait_for()
+    tab.route("**/api/variables?*", held.append)
+    tab.get_by_label("Playbook").select_option("hello.yml")
+    assert tab.locator("#variables [required]").count() == 0
+    assert tab.get_by_role("button", name="Start", exact=True).is_disabled()
+    wait_until(lambda: tab.evaluate("1") and held, "the request")
+    tab.get_by_label("Inventory").select_option("hosts.ini")
+    held[0].continue_()
+    tab.get_by_role("button", name="Start", exact=True).click()
+    tab.wait_for_url("**/runs/*")
+    tab.locator("#state", has_text="successful").wait_for()
 
 
 def test_markup_in_variables_is_shown_as_text(tab):

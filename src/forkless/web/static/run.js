@@ -19,6 +19,7 @@ const MOST_DIFFS = 200;
 const MOST_RUNNING = 20;
 let diffs = 0;
 
+const seconds = (iso) => Date.parse(iso) / 1000;
 const over = () => !["waiting", "running"].includes(run.status);
 
 function fact(name, value) {
@@ -41,7 +42,7 @@ function drawRun() {
   );
   byId("at").textContent = run.at;
   byId("sentence").className = ["failed", "lost"].includes(run.status) ? "message wrong" : "message";
-  byId("sentence").hidden = !run.sentence;
+  byId("sentence").hidden = !run.sentence || run.sentence === run.status;
   byId("sentence").textContent = run.sentence;
   byId("report").hidden = !over();
   byId("compare").hidden = !over();
@@ -97,6 +98,7 @@ function follow(event) {
 function drawRunning() {
   byId("now").hidden = over() || last === 0; // of one height while the run is under way: nothing below it moves
   byId("now-count").textContent = running.size > MOST_RUNNING ? `${running.size} hosts, of which ${MOST_RUNNING} are shown` : "";
+  byId("running").classList.toggle("one", run.hosts < 2);
   byId("running").replaceChildren(...[...running.values()].slice(0, MOST_RUNNING).map((one) => element("div", { class: "working" },
     element("strong", {}, one.host), ` · ${one.task}`, ...(one.lines.length ? [element("pre", {}, one.lines.join("\n"))] : []))));
 }
@@ -151,7 +153,11 @@ byId("copy").addEventListener("click", async () => {
 
 search(run.id);
 drawRun();
-setInterval(() => { if (run.started && !run.ended) byId("took").textContent = span(took(run, heard)); }, 1000);
+setInterval(() => {
+  if (!run.started || run.ended) return;
+  byId("took").textContent = span(took(run, heard));
+  timeline.until(seconds(run.started) + took(run, heard), seconds(run.started));
+}, 1000);
 
 // A long run is read in compressed answers first: a stream is sent as it is, and a slow line would take ten times as long.
 async function catchUp() {
@@ -167,6 +173,6 @@ await catchUp();
 const stop = listen(() => `/api/runs/${run.id}/stream?after=${last}`, {
   run: (fresh) => { run = fresh; heard = performance.now(); drawRun(); },
   events,
-  end: () => { stop(); if (!failures) byId("failures").replaceChildren(element("p", { class: "quiet" }, "None.")); },
+  end: () => { stop(); if (run.ended) timeline.until(seconds(run.ended), seconds(run.started)); if (!failures) byId("failures").replaceChildren(element("p", { class: "quiet" }, "None.")); },
   gone: () => { stop(); tell("This run was removed from the queue."); },
 });

@@ -18,16 +18,24 @@ function chosenProject() {
   return chosenPlaybook();
 }
 
+let choice = 0;
+
 async function chosenPlaybook() {
   const box = byId("variables");
+  const mine = ++choice;
   box.hidden = true;
+  box.replaceChildren(box.firstElementChild); // a field that is needed and hidden would keep the form from being sent, without a word
   const playbook = field("playbook").value;
   if (!playbook) { tell("The project has no playbook: a YAML file with plays, at most three folders deep."); return; }
-  const query = new URLSearchParams({ playbook, project: field("project").value });
-  const { variables } = await send("GET", `/api/variables?${query}`);
-  if (playbook !== field("playbook").value) return;
-  box.replaceChildren(box.firstElementChild, ...variables.map(input));
-  box.hidden = variables.length === 0;
+  byId("go").disabled = true; // until it is known what the playbook asks for
+  try {
+    const query = new URLSearchParams({ playbook, project: field("project").value });
+    const { variables } = await send("GET", `/api/variables?${query}`);
+    if (mine !== choice) return;
+    box.replaceChildren(box.firstElementChild, ...variables.map(input));
+    box.hidden = variables.length === 0;
+  } catch (err) { tell(err.message); }
+  if (mine === choice) byId("go").disabled = false;
 }
 
 function input(one) {

@@ -44,6 +44,13 @@ export class Timeline {
     this.spans.push({ host: this.hosts.get(event.host), lane, start, end: event.at, task: event.key, state: event.state });
   }
 
+  // What still runs at `now` has run until then, though no event has told so. `started` is by the same clock, which may not be that of the events.
+  until(now, started) {
+    if (!this.open.size || this.begin < started - 5 || now <= this.end) return;
+    this.end = now;
+    this.soon();
+  }
+
   release(lane) {
     let low = 0, high = this.free.length;
     while (low < high) {
@@ -106,6 +113,7 @@ export class Timeline {
     }
     for (const one of this.open.values()) if (this.rowOf(one) >= first && this.rowOf(one) < last) bar(one, this.end, false);
     box.dataset.drawn = drawn;
+    box.dataset.seconds = this.end - this.begin;
     pen.fillStyle = this.colours.panel;
     pen.fillRect(0, 0, NAMES - 2, height); pen.fillRect(0, 0, width, HEAD - 2);
     pen.fillStyle = this.colours.text;
@@ -114,7 +122,7 @@ export class Timeline {
       if (y(row) >= HEAD - ROW / 2 && y(row) < height) pen.fillText(name.length > 17 ? `${name.slice(0, 16)}…` : name, 8, y(row) + ROW / 2);
     }
     const whole = this.end - this.begin;
-    const ticks = width < 500 ? 2 : 4;
+    const ticks = whole > 0 ? (width < 500 ? 2 : 4) : -1; // all would stand at one place
     for (let tick = 0; tick <= ticks; tick++) {
       pen.textAlign = tick === ticks ? "right" : "left";
       pen.fillText(tick ? span((whole * tick) / ticks) : "0", this.x(this.begin + (whole * tick) / ticks, width), 9);
