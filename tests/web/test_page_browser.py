@@ -146,7 +146,7 @@ def test_a_run_is_started_when_it_is_known_what_its_playbook_asks_for(tab):
     tab.get_by_role("link", name="Start", exact=True).click()
     tab.get_by_label("Playbook").select_option("asks.yml")
     tab.locator("#variables [required]").first.wait_for()
-    tab.route("**/api/variables?*", held.append)
+    tab.route("**/api/variables?*", lambda route: held.append(route))
     tab.get_by_label("Playbook").select_option("hello.yml")
     assert tab.locator("#variables [required]").count() == 0
     assert tab.get_by_role("button", name="Start", exact=True).is_disabled()
