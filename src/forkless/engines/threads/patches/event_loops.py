@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from forkless.engines.threads import context
 
@@ -22,6 +22,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["close_of_this_thread", "undo", "watch"]
+
+
+class _Loop(Protocol):
+    def is_running(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+class _Local(Protocol):
+    """What asyncio's policy keeps for each thread."""
+
+    _loop: _Loop | None
+    _set_called: bool
+
+
+class _Policy(Protocol):
+    """asyncio's BaseDefaultEventLoopPolicy."""
+
+    _local: _Local
+
+    def new_event_loop(self) -> _Loop: ...
+    def set_event_loop(self, loop: _Loop) -> None: ...
+
 
 _EVENTS = "asyncio.events"
 # Guards _undo: two workers may import asyncio at the same time.
@@ -31,10 +53,10 @@ _undo: list[Callable[[], None]] = []
 
 def watch() -> None:
     """Called after each import by a plugin: change asyncio's policy, if it was imported. `undo` restores it."""
-    events: Any = sys.modules.get(_EVENTS)
+    events = sys.modules.get(_EVENTS)
     if events is None or _undo or sys.version_info >= (3, 14):
         return
-    policy: Any = getattr(events, "BaseDefaultEventLoopPolicy", None)
+    policy = getattr(events, "BaseDefaultEventLoopPolicy", None)
     if policy is None:  # another thread is importing it
         return
     with _lock:
@@ -43,7 +65,7 @@ def watch() -> None:
         original = policy.get_event_loop
 
         @functools.wraps(original)
-        def get_event_loop(self: Any) -> object:
+        def get_event_loop(self: _Policy) -> object:
             if self._local._loop is None and not self._local._set_called and _is_main_thread_of_stock():
                 self.set_event_loop(self.new_event_loop())
                 if context.current_worker() is None:
@@ -69,13 +91,13 @@ def _is_main_thread_of_stock() -> bool:
 
 def close_of_this_thread() -> None:
     """Close the thread's loop, and forget that a plugin has set one: the thread's next worker begins as a process does."""
-    policy: Any = getattr(sys.modules.get(_EVENTS), "_event_loop_policy", None)
-    local: Any = getattr(policy, "_local", None)
+    policy: _Policy | None = getattr(sys.modules.get(_EVENTS), "_event_loop_policy", None)
+    local: _Local | None = getattr(policy, "_local", None)
     if local is not None:
         _close(local._loop)
         vars(local).clear()
 
 
-def _close(loop: Any) -> None:
+def _close(loop: _Loop | None) -> None:
     if loop is not None and not loop.is_running():
         loop.close()

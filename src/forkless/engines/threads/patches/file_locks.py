@@ -14,12 +14,14 @@ import functools
 import os
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forkless.engines.threads import context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from _typeshed import FileDescriptorLike
 
 __all__: list[str] = []
 
@@ -36,7 +38,7 @@ def lockf(original: Callable[..., object], _site: str) -> Callable[..., object]:
     """Wrap `fcntl.lockf`: a lock of a worker keeps out other workers, as well as other processes."""
 
     @functools.wraps(original)
-    def lock(fd: Any, cmd: int, len: int = 0, start: int = 0, whence: int = 0, /) -> object:  # noqa: A002  # the stdlib's name
+    def lock(fd: FileDescriptorLike, cmd: int, len: int = 0, start: int = 0, whence: int = 0, /) -> object:  # noqa: A002  # the stdlib's name
         worker = context.current_worker()
         kind = {fcntl.LOCK_UN: fcntl.F_UNLCK, fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_EX: fcntl.F_WRLCK}.get(
             cmd & ~fcntl.LOCK_NB

@@ -169,9 +169,9 @@ ESCALATION = (
 ESCALATION_FOLDERS = ("/etc/sudoers.d", "/etc/pam.d", "/etc/security", "/etc/security/limits.d", "/etc/profile.d")
 
 
-def escalation_settings() -> list[Any]:
+def escalation_settings() -> list[object]:
     """What became of these files: whoever becomes a user after a change has other limits, variables, a mask, or may not do so any more."""
-    seen: list[Any] = []
+    seen: list[object] = []
     for path in (*ESCALATION, *ESCALATION_FOLDERS):
         with contextlib.suppress(OSError):
             found = os.stat(path)
@@ -188,7 +188,7 @@ def forget_machine() -> None:
     Empty what `platform` keeps: the import of ansible-core's facts asks it for the system, and it remembers the host's name, which a task may
     have changed since.
     """
-    platform: Any = sys.modules.get("platform")
+    platform = sys.modules.get("platform")
     for name, empty in (("_uname_cache", None), ("_os_release_cache", None), ("_platform_cache", {})):
         if hasattr(platform, name):
             setattr(platform, name, empty)
