@@ -74,7 +74,7 @@ DURABLE = """
   gather_facts: false
   vars: {ansible_async_dir: "{{ base }}/async"}
   tasks:
-    - {name: Begin, shell: 'while true; do date +"%T rows copied" >> {{ base }}/copy.log; sleep 1; done > {{ base }}/copy.out', async: 600, poll: 0, register: started}
+    - {name: Begin, shell: 'while test -d {{ base }}; do date +"%T rows copied" >> {{ base }}/copy.log; sleep 1; done > {{ base }}/copy.out', async: 600, poll: 0, register: started}
     - include_role: {name: forkless.core.async_job_save}
       vars: {async_job_save_job_name: nightly-copy, async_job_save_ansible_job_id: '{{ started.ansible_job_id }}'}
 """

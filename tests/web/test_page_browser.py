@@ -56,6 +56,23 @@ def test_a_run_is_started_watched_and_cancelled(tab):
     tab.locator("#rows tr").first.locator(".state", has_text="canceled").wait_for()
 
 
+def test_an_answer_that_is_older_than_the_end_of_the_run_does_not_hide_it(tab):
+    """The answer to a cancel says that the run is under way; the stream may tell of its end before, and nothing more after it."""
+    held = []
+    start(tab, "long.yml")
+    tab.locator("#running", has_text="still-at-it").first.wait_for()
+    tab.route("**/cancel", lambda route: held.append((route, route.fetch())))
+    tab.get_by_role("button", name="Cancel").click()
+    tab.locator("#state", has_text="canceled").wait_for()
+    [(route, answer)] = held
+    assert answer.json()["status"] == "running"
+    with tab.expect_response("**/cancel") as told:
+        route.fulfill(response=answer)
+    told.value.finished()
+    tab.evaluate("() => new Promise((done) => setTimeout(done, 100))")
+    assert tab.locator("#state").inner_text() == "canceled"
+
+
 def test_the_timeline_goes_on_while_nothing_is_told_and_ends_with_the_run(tab, page):
     page.gate.unlink(missing_ok=True)
     wanted = {"playbook": "two-steps.yml", "inventory": "hosts.ini", "limit": "web1"}

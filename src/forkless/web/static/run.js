@@ -135,7 +135,15 @@ function events(answer) {
   drawRunning();
 }
 
-onClick(byId("cancel"), async () => { run = { ...run, stopping: true }; drawRun(); run = await post(`/api/runs/${run.id}/cancel`); heard = performance.now(); drawRun(); });
+onClick(byId("cancel"), async () => {
+  run = { ...run, stopping: true };
+  drawRun();
+  const answer = await post(`/api/runs/${run.id}/cancel`);
+  if (over()) return; // the stream was faster and has ended: the answer is from before the end
+  run = answer;
+  heard = performance.now();
+  drawRun();
+});
 onClick(byId("relaunch"), async () => { location.href = `/runs/${(await post(`/api/runs/${run.id}/relaunch`, { failed: false })).id}`; });
 onClick(byId("relaunch-failed"), async () => { location.href = `/runs/${(await post(`/api/runs/${run.id}/relaunch`, { failed: true })).id}`; });
 for (const [id, other] of [["by-host", "by-worker"], ["by-worker", "by-host"]]) {
