@@ -27,7 +27,7 @@ from forkless.modules.in_process import stubs
 from forkless.modules.in_process.cwd_and_environ import FOLDERS, has_own_folder
 from forkless.modules.in_process.execute import BEFORE, ModuleResult, encode_arguments, execute
 from forkless.modules.in_process.execution import full_name
-from forkless.modules.in_process.source import VIEWS
+from forkless.modules.in_process.invocation import VIEWS
 from forkless.modules.live_output import TaskOutput
 from forkless.modules.warm import archives, import_cache, transports
 from forkless.modules.warm.pool import InterpreterPool, interpreter_pool

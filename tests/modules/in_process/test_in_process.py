@@ -8,6 +8,9 @@ import importlib.metadata
 import locale
 import os
 import pathlib
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -273,3 +276,109 @@ def test_what_a_module_util_says_as_it_is_imported_is_said_to_every_module(run_m
     for _ in range(2):  # the second finds it imported
         result = run_module("module.exit_json()", head="import ansible.module_utils.outdated")
         assert str(result["deprecations"]).count("use another") == 1
+
+
+# -- its own process, which is the program
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """What would have reached the program, in place of doing it: it would end the test."""
+    found = []
+    for module, names in ((os, ("kill", "killpg", "abort", "_exit")), (signal, ("raise_signal", "pthread_kill"))):
+        for name in names:
+            monkeypatch.setattr(module, name, lambda *args, name=name: found.append((name, *args)))
+    return found
+
+
+ENDS = {
+    "os.kill(os.getpid(), signal.SIGTERM)": -signal.SIGTERM,
+    "os.kill(0, signal.SIGKILL)": -signal.SIGKILL,
+    "os.kill(-os.getpgrp(), signal.SIGHUP)": -signal.SIGHUP,
+    "os.killpg(os.getpgrp(), signal.SIGTERM)": -signal.SIGTERM,
+    "signal.raise_signal(signal.SIGUSR1)": -signal.SIGUSR1,
+    "signal.pthread_kill(threading.get_ident(), signal.SIGSEGV)": -signal.SIGSEGV,
+    "kill(os.getpid(), signal.SIGTERM)": -signal.SIGTERM,
+    "signal.signal(signal.SIGUSR1, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGUSR1)": -signal.SIGUSR1,
+    "os.kill(os.getpid(), signal.SIGINT)": -signal.SIGINT,
+    "os.abort()": -signal.SIGABRT,
+    "os._exit(3)": 3,
+}
+
+
+@pytest.mark.parametrize("act", ENDS)
+def test_a_signal_or_an_exit_that_ends_its_process_ends_it_and_not_the_program(run_module, sent, act):
+    head = "import os, signal, threading\nimport os.path\nfrom os import kill"
+    result = run_module(f"{act}\nmodule.exit_json(went='on')", head=head)
+    assert (result["failed"], result["rc"]) == (True, ENDS[act]), result
+    assert sent == []
+
+
+def test_a_signal_to_its_own_process_calls_its_own_handler_and_no_other_one_has_it(run_module, sent):
+    head = "import os, signal"
+    body = """
+        seen, number = [], signal.SIGUSR2
+        before = signal.signal(number, lambda number, frame: seen.append(number))
+        for step in (lambda: os.kill(os.getpid(), number), lambda: signal.raise_signal(number), lambda: os.kill(0, 0)):
+            step()
+        handler = callable(signal.getsignal(number))
+        signal.signal(number, signal.SIG_IGN)
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGCHLD)
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            seen.append(0)
+        module.exit_json(before=int(before), seen=seen, handler=handler)
+    """
+    for _ in range(2):
+        result = run_module(body, head=head)
+        assert (result["before"], result["handler"]) == (0, True), result
+        assert result["seen"] == [signal.SIGUSR2, signal.SIGUSR2, 0]
+    assert sent == []
+
+
+def test_other_processes_get_the_signals_that_it_sends(run_module, sent):
+    result = run_module("os.kill(1, 0); os.killpg(1, 0); module.exit_json()", head="import os")
+    assert not result.get("failed"), result
+    assert sent == [("kill", 1, 0), ("killpg", 1, 0)]
+
+
+FORKING = """
+import os, signal
+from ansible.module_utils.basic import AnsibleModule
+module, ends = AnsibleModule(argument_spec={}), []
+for act in (lambda: os.kill(os.getpid(), signal.SIGTERM), lambda: os._exit(5)):
+    pid = os.fork()
+    if not pid:
+        act()
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+module.exit_json(ends=ends)
+"""
+
+
+@pytest.mark.spawns
+def test_a_process_that_it_forks_ends_by_its_own_signal_and_its_own_exit(tmp_path):
+    """In a program of its own: a test must not fork."""
+    (tmp_path / "forking.py").write_text(FORKING)
+    call = "import sys; from forkless import modules\nwith modules.installed():\n    print(modules.run(sys.argv[1], {})['ends'])"
+    done = subprocess.run(
+        [sys.executable, "-c", call, str(tmp_path / "forking.py")], capture_output=True, text=True, check=False, timeout=100
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == (f"[{-signal.SIGTERM}, 5]\n", 0), done.stderr
+
+
+def test_what_it_assigns_to_sys_and_os_is_its_own(run_module):
+    body = """
+        import io
+        before = (sys.stdout.getvalue(), os.getlogin is os.getpid)
+        sys.stdout = io.StringIO()
+        print("aside")
+        os.getlogin = os.getpid
+        module.exit_json(before=before, aside=sys.stdout.getvalue(), same=os.getlogin is os.getpid)
+    """
+    real = os.getlogin
+    for _ in range(2):
+        result = run_module(body, head="import os, sys")
+        assert (result["before"], result["aside"], result["same"]) == (["", False], "aside\n", True), result
+    assert os.getlogin is real

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import threading
 import traceback
 from dataclasses import dataclass
@@ -108,6 +109,10 @@ def _run(source: ModuleSource, invocation: Invocation, variables: dict[str, str]
             rc = 0  # not reached: run() raises
         except SystemExit as leaving:
             rc = _exit_code(leaving, invocation)
+        except KeyboardInterrupt:
+            if not invocation.interrupted_itself:
+                raise
+            rc = -signal.SIGINT
         except Exception as err:  # noqa: BLE001  # a module's exception is reported as its result
             _tell(err, invocation)
             rc = 1

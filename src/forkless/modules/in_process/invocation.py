@@ -5,16 +5,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from forkless.modules.live_output import TimedOutput
 
-__all__ = ["Invocation", "current", "entered"]
+__all__ = ["VIEWS", "Invocation", "SignalAction", "current", "entered"]
+
+# Replacements for modules that an Ansible module imports by name, such as `time` with an interruptible sleep. The
+# engine fills this.
+VIEWS: dict[str, Any] = {}
+SignalAction: TypeAlias = "Callable[[int, FrameType | None], object] | int | None"
 
 
 @dataclass
@@ -38,6 +45,13 @@ class Invocation:
     running: int = 0
     """The number of calls of run_command that are under way. Only the output of their programs is passed on, not that of programs that the module starts itself."""
     at_exit: list[Callable[[], object]] = field(default_factory=list)
+    pid: int = field(default_factory=os.getpid)
+    """The program's process; another one in a child that the module has forked."""
+    assigned: dict[tuple[str, str], object] = field(default_factory=dict, repr=False)
+    """What the module has assigned to attributes of `sys`, `os` and `signal`, by module and name."""
+    signals: dict[int, SignalAction] = field(default_factory=dict)
+    interrupted_itself: bool = False
+    """Whether the module has sent SIGINT to its own process; any other KeyboardInterrupt is the program's."""
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:

@@ -7,23 +7,19 @@ import builtins
 import importlib
 import os
 import subprocess
-import sys
 import threading
 import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from forkless.core.errors import UnsupportedError
-from forkless.modules.in_process.invocation import current
+from forkless.modules.in_process.invocation import VIEWS, current
+from forkless.modules.in_process.process_views import os_view, signal_view, sys_view
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["VIEWS", "ModuleSource", "load"]
-
-# Replacements for modules that an Ansible module imports by name, such as `time` with an interruptible sleep. The
-# engine fills this.
-VIEWS: dict[str, Any] = {}
+__all__ = ["ModuleSource", "load"]
 
 
 @dataclass(frozen=True)
@@ -99,19 +95,6 @@ def needs_program(name: str, program: object) -> str:
     )
 
 
-class _SysOfModule(types.ModuleType):
-    """sys as a module's own code sees it: stdout, stderr and argv belong to the invocation, the rest is the real sys."""
-
-    def __getattr__(self, name: str) -> object:
-        invocation = current()
-        if invocation is not None:
-            if name in ("stdout", "stderr"):
-                return getattr(invocation, name)
-            if name == "argv":
-                return [invocation.name]
-        return getattr(sys, name)
-
-
 class _SubprocessOfModule(types.ModuleType):
     """subprocess as a module's own code sees it: raises UnsupportedError if programs cannot be started."""
 
@@ -131,7 +114,8 @@ class _SubprocessOfModule(types.ModuleType):
 
 
 _STARTERS = ("Popen", "run", "call", "check_call", "check_output", "getoutput", "getstatusoutput")
-_sys, _subprocess = _SysOfModule("sys"), _SubprocessOfModule("subprocess")
+_subprocess = _SubprocessOfModule("subprocess")
+_OWN = {"sys": sys_view, "os": os_view, "signal": signal_view, "subprocess": _subprocess}
 
 
 def _import(
@@ -144,14 +128,12 @@ def _import(
     real: Callable[..., object] = builtins.__import__,
 ) -> object:
     if level == 0:
-        if name == "sys":
-            return _sys
-        if name == "subprocess":
-            return _subprocess
+        if name in _OWN:
+            return _OWN[name]
         if name in VIEWS:
             return VIEWS[name]
-        if name == "os.path" and "os" in VIEWS:
-            return VIEWS["os"].path if names else VIEWS["os"]  # `import os.path` binds `os`
+        if name == "os.path":
+            return os_view.path if names else os_view  # `import os.path` binds `os`
     try:
         return real(name, globals_, locals_, names, level)
     except ModuleNotFoundError as err:
@@ -196,9 +178,8 @@ def _exec_file(path: str, name: str) -> types.ModuleType:
 
 
 def _print(*values: object, file: Any = None, **more: Any) -> None:
-    invocation = current()
-    if file is None and invocation is not None:
-        file = invocation.stdout
+    if file is None:
+        file = sys_view.stdout
     builtins.print(*values, file=file, **more)
 
 

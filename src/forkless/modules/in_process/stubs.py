@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from forkless.core import versions
 from forkless.modules.in_process import programs
-from forkless.modules.in_process.invocation import current
-from forkless.modules.in_process.source import VIEWS, needs_program
+from forkless.modules.in_process.invocation import VIEWS, current
+from forkless.modules.in_process.source import needs_program
 from forkless.modules.live_output import run_secrets
 from forkless.modules.warm.remote.live_output import as_bytes, asks, tap
 from forkless.patching.seam import Seam
