@@ -168,7 +168,8 @@ def test_an_alarm_that_was_caught_rings_no_more(project, play):
 def sent(monkeypatch):
     """The signals that really are sent while a run is under way, in place of sending them: they would hit the test."""
     found = []
-    for module, name in ((os, "kill"), (os, "killpg"), (signal, "raise_signal"), (signal, "pthread_kill")):
+    names = ("kill", "killpg", "abort")
+    for module, name in (*((os, name) for name in names), (signal, "raise_signal"), (signal, "pthread_kill")):
         monkeypatch.setattr(module, name, lambda *args, name=name: found.append((name, *args)))
     return found
 
@@ -201,7 +202,9 @@ def test_a_signal_that_a_plugin_sends_to_its_own_process_calls_its_own_handler(p
     assert sent == []
 
 
-@pytest.mark.parametrize("act", ["os.kill(os.getpid(), signal.SIGKILL)", "signal.raise_signal(signal.SIGUSR1)"])
+@pytest.mark.parametrize(
+    "act", ["os.kill(os.getpid(), signal.SIGKILL)", "signal.raise_signal(signal.SIGUSR1)", "os.abort()"]
+)
 def test_a_signal_that_ends_the_process_of_a_plugin_ends_its_worker_and_not_the_program(project, play, sent, act):
     task = play(f"""
         def act(host):
