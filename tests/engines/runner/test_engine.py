@@ -10,6 +10,7 @@ import os
 import pathlib
 import signal
 import stat
+import subprocess
 import sys
 import textwrap
 import threading
@@ -386,6 +387,40 @@ def test_an_exit_status_that_someone_else_took_is_no_success(instead):
         result = forkless.run("x.yml", engine=engine)
     assert result.status is Status.FAILED
     assert "taken by other code" in result.sentence
+
+
+SIGNALS_OF_ITS_OWN = """
+import signal, sys
+import forkless
+from forkless.engines.runner.engine import RunnerEngine
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+result = forkless.run(sys.argv[1], engine=RunnerEngine(sys.argv[2]))
+for event in result.events:
+    if event.event in ("runner_on_ok", "runner_on_failed"):
+        print(event.event, event.event_data["res"]["rc"], *event.event_data["res"]["stdout"].split())
+print(result.sentence)
+"""
+
+
+@pytest.mark.parametrize("child", ["ansible", "threads"])
+def test_signals_that_the_program_blocks_or_ignores_are_not_so_in_the_run(book, child):
+    """A blocked SIGINT would keep a run from being stopped; with SIGCHLD ignored every command would have succeeded."""
+    play = """
+        - hosts: localhost
+          gather_facts: false
+          tasks:
+          - command: grep SigBlk /proc/self/status
+          - command: "false"
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALS_OF_ITS_OWN, book(textwrap.dedent(play)), child], capture_output=True, text=True, check=False,
+        timeout=300,
+    )  # fmt: skip
+    *told, sentence = done.stdout.splitlines()
+    assert told == ["runner_on_ok 0 SigBlk: 0000000000000000", "runner_on_failed 1"], done
+    # Of its own child the program can know nothing.
+    assert "taken by other code in this program" in sentence
 
 
 def test_a_command_that_is_not_there_is_a_spawn_error(monkeypatch, tmp_path):

@@ -25,11 +25,14 @@ _HOME = os.path.abspath(__file__).removesuffix(os.path.join("", "forkless", "eng
 # Seconds between the signal to the run's first process and SIGKILL, as after a cancel.
 _GRACE = 5.0
 
-# The first lines of the run's first process, which takes the program's process id and a signal from its arguments: the kernel sends it
-# that signal when the program dies. The kernel does so already when the *thread* ends that started the process, so that thread must
+# The first lines of the run's first process. Signals that the program blocks are not blocked there, or no signal could end the run; and
+# if the program ignores SIGCHLD, the run must not: the exit status of every command would be lost, and read as success. The process
+# takes the program's process id and a signal from its arguments: the kernel sends it that signal when the program dies. The kernel does so already when the *thread* ends that started the process, so that thread must
 # wait for the end of the process, as RunnerEngine.carry_out does. execve() keeps the request, fork() drops it.
 END_WITH = """
-import os, sys
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 parent, number = map(int, sys.argv[1:3])
 del sys.argv[1:3]
 if number:
