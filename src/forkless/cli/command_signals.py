@@ -39,8 +39,8 @@ def signals_for(run: Run, view: CommandView, *, stay: bool = False) -> Iterator[
     SIGTERM, SIGHUP and SIGQUIT end the process as usual, and its child processes with it: these have sessions of their own,
     so the terminal does not signal them.
 
-    A signal that was ignored when the process started (nohup, a background job of a shell) stays ignored, unless ansible-core sets a
-    handler for it all the same. Main thread only.
+    A signal that was ignored when the process started (nohup, a background job of a shell) stays ignored, except SIGCHLD, and unless
+    ansible-core sets a handler for it all the same. Main thread only.
     """
 
     def on_interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -68,6 +68,9 @@ def signals_for(run: Run, view: CommandView, *, stay: bool = False) -> Iterator[
     heeded = [number for number in wanted if number in always or signal.getsignal(number) is not signal.SIG_IGN]
     with unanswered_signals.answering(ending.keys() & set(heeded), end_children) as answered:
         before = {number: signal.signal(number, wanted[number]) for number in heeded}
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            # Whoever started this command ignores it, and so would the command: the exit status of each program would be lost.
+            before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         before[signal.SIGUSR1] = signal.getsignal(signal.SIGUSR1)  # ansible-core sets it since 2.22
         try:
             yield

@@ -11,6 +11,7 @@ from the real module.
 from __future__ import annotations
 
 import builtins
+import logging
 import math
 import os
 import signal
@@ -225,6 +226,10 @@ for _name, _function in working_directory.OS_FUNCTIONS.items():
     setattr(_Os, _name, staticmethod(_function))
 
 
+_log = logging.getLogger("forkless")
+_UNKNOWN_STATUS = 250
+
+
 class WorkerPopen(subprocess.Popen):  # type: ignore[type-arg]
     """
     A child process of one run: it leads a process group, has the run's environment, and is registered with the interrupt.
@@ -251,6 +256,37 @@ class WorkerPopen(subprocess.Popen):  # type: ignore[type-arg]
             super().__init__(*args, **kwargs)
             interrupt.adopt(self)
         self._live = live_command.tap_if_live(self)
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        """
+        The stdlib's step of wait(). If the program ignores SIGCHLD or calls waitpid(-1), the exit status is gone; the stdlib then says 0,
+        success. Here it is a failure.
+        """
+        try:
+            return os.waitpid(self.pid, wait_flags)
+        except ChildProcessError:
+            _log.warning(
+                "the exit status of process %d was taken by other code in this program (SIGCHLD is ignored, or waitpid(-1) is "
+                "called); it counts as failed, with %d, because it cannot be known any more",
+                self.pid,
+                _UNKNOWN_STATUS,
+            )
+            return self.pid, _UNKNOWN_STATUS << 8
+
+    def _internal_poll(self, _deadstate: int | None = None, *args: object) -> int | None:
+        """The stdlib's poll(), by `_try_wait`; `_deadstate` is given by its finalizers, which need no true status."""
+        if _deadstate is not None or self.returncode is not None:
+            found: int | None = super()._internal_poll(_deadstate, *args)  # type: ignore[misc]  # private
+            return found
+        if self._waitpid_lock.acquire(blocking=False):  # type: ignore[attr-defined]  # private
+            try:
+                if self.returncode is None:
+                    pid, status = self._try_wait(os.WNOHANG)
+                    if pid == self.pid:
+                        self._handle_exitstatus(status)  # type: ignore[attr-defined]  # private
+            finally:
+                self._waitpid_lock.release()  # type: ignore[attr-defined]  # private
+        return self.returncode
 
     def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[bytes, bytes]:  # noqa: A002  # the stdlib's name
         return live_command.communicate(self, input) if self._live else super().communicate(input, timeout)
