@@ -349,6 +349,21 @@ def test_a_number_that_json_lacks_is_refused_before_anything_is_written(registry
     assert registry.find(KEY) is None
 
 
+@pytest.mark.parametrize("link", ["mount", "mount/state", "mount/state/web1"])
+def test_a_link_that_leads_nowhere_is_an_error_and_never_no_jobs(tmp_path, link):
+    """What a store on a file system that is not mounted looks like."""
+    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path / "not mounted")
+    registry = jobs.JobRegistry(jobs.open_store(f"file:{tmp_path}/mount/state"))
+    for read in (lambda: registry.find(Key("web1", "rebuild")), lambda: registry.jobs("web1")):
+        with pytest.raises(StoreError, match="not mounted, which does not exist"):
+            read()
+    assert not (tmp_path / "not mounted").exists()
+    (tmp_path / "not mounted").mkdir()
+    registry.save(Key("web1", "rebuild"), "j1.1")
+    assert registry.find(Key("web1", "rebuild")).ansible_job_id == "j1.1"
+
+
 def test_a_file_in_the_place_of_the_folder_is_an_error_and_never_no_jobs(tmp_path):
     tmp_path.joinpath("state").write_text("")
     registry = jobs.JobRegistry(jobs.open_store(f"file:{tmp_path}/state"))

@@ -48,12 +48,15 @@ class FileStore(RevisionLog):
 
     def revisions(self, host: str = "") -> dict[str, int | None]:
         with _told(self.folder, "be listed"):
+            _refuse_dangling(os.path.join(self.folder, host))
             if os.path.exists(self.folder) and not os.path.isdir(self.folder):
                 raise NotADirectoryError(errno.ENOTDIR, "it is not a folder")
             hosts = [host] if host else _entries(self.folder)
             return dict.fromkeys(sorted({stem for name in hosts for stem in self._stems_below(name, 2)}))
 
     def head(self, stem: str, newest: int | None = None) -> Head | None:
+        with _told(self.place(stem), "be read"):
+            _refuse_dangling(os.path.dirname(self.place(stem)))
         last = super().head(stem, newest)
         if last is not None and not self._is_shown(stem, last.revision):
             # Its writer is still active, or died before this step. The step may be done twice.
@@ -255,6 +258,14 @@ def _entries(folder: str) -> list[str]:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _refuse_dangling(folder: str) -> None:
+    """A link that leads nowhere, as to a file system that is not mounted, must not be taken for a folder without records."""
+    while not os.path.lexists(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    if os.path.islink(folder) and not os.path.exists(folder):
+        raise OSError(errno.ENOENT, f"{folder} is a link to {os.readlink(folder)}, which does not exist")
 
 
 def _read(path: str) -> bytes | None:
