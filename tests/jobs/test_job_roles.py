@@ -7,10 +7,13 @@ import json
 import os
 import pathlib
 import pwd
+import subprocess
 import sys
 
 import pytest
 
+from forkless import jobs
+from forkless.jobs import Key
 from jobs_controller import heard, role, start, told, until
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900)]
@@ -125,6 +128,46 @@ def test_a_delegated_job_is_kept_under_the_host_it_is_for_and_found_where_it_run
     assert said["async_job_status_state"] == "running"
     assert said["async_job_load_async_dir"].startswith(str(far_dir))
     assert controller.record("d")["async_dir"].startswith(str(far_dir))
+    # Asked without the delegation, the host would say that there is no such job. Nobody believes it.
+    near = controller.tasks(
+        role("async_job_load", job_name="d"),
+        role("async_job_cleanup"),
+        {"block": [role("async_job_status", job_name="d")],
+         "rescue": [{"ansible.builtin.set_fact": {"refused": "{{ ansible_failed_result.msg }}"}}]},
+        facts=["async_job_load_found", "async_job_load_state", "async_job_cleanup_kept", "refused"],
+    )  # fmt: skip
+    assert (near["async_job_load_found"], near["async_job_load_state"]) == (True, "unknown")
+    assert [(job["job_name"], job["state"]) for job in near["async_job_cleanup_kept"]] == [("d", "unknown")]
+    assert "job 'd' on here runs on there, and this task talks to here" in near["refused"]
+    shown = subprocess.run(
+        [sys.executable, "-m", "forkless", "jobs", "status", "-i", "local.ini", "--format", "json"],
+        cwd=controller.folder, env=controller.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=300,
+    )  # fmt: skip
+    assert [(job["host"], job["state"]) for job in json.loads(shown.stdout)] == [("here", "running")], shown
+
+
+def test_no_host_is_asked_about_a_job_of_another_one(controller):
+    """A play on one host that names another one in `..._host`: the first knows nothing of the second's jobs."""
+    registry = jobs.JobRegistry(jobs.open_store(f"file:{controller.folder}/.ansible_async_state"))
+    registry.save(Key("there", "j"), "j1.1")
+    calls = {"status": {}, "kill": {}, "output": {}}
+    tasks = [
+        {"block": [role(f"async_job_{op}", job_name="j", host="there", **more)],
+         "rescue": [{"ansible.builtin.set_fact": {op: "{{ ansible_failed_result.msg }}"}}]}
+        for op, more in calls.items()
+    ]  # fmt: skip
+    anew = [role("async_job_load", job_name="j", host_filter="there", claim=True, forget=["lost"])]
+    said = controller.tasks(
+        role("async_job_cleanup", host="there"),
+        *tasks,
+        {"block": anew, "rescue": [{"ansible.builtin.set_fact": {"load": "{{ ansible_failed_result.msg }}"}}]},
+        facts=["async_job_cleanup_removed", "async_job_cleanup_kept", *calls, "load"],
+    )
+    assert said["async_job_cleanup_removed"] == []
+    assert [job["state"] for job in said["async_job_cleanup_kept"]] == ["unknown"]
+    for op in (*calls, "load"):
+        assert "job 'j' on there runs on there, and this task talks to here" in said[op], said
+    assert registry.find(Key("there", "j")).ansible_job_id == "j1.1"
 
 
 def test_where_home_is_not_the_passwd_home_the_job_is_found_all_the_same(controller):

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -97,6 +98,25 @@ def test_what_shares_a_session_with_a_recorded_process_that_lives_belongs_to_the
     recorded = {"boot": ps.boot_id(), "session": session, "members": [[pid, start]]}
     assert target("jobs").status(JID, [folder], recorded)["pids"] == [pid]
     assert target("jobs").status(JID, [folder], recorded | {"boot": "another"})["pids"] == []
+
+
+def test_an_id_that_somebody_made_up_is_not_taken_for_the_time_limit_of_another_job(ps):
+    words = ["/usr/bin/python3", "/root/.ansible/tmp/x/async_wrapper.py", "j812354675219", "600", "/x/command.py", "_"]
+    wrapper = ps.Process(7, 1, 7, 7, "1", words)
+    assert ps.wrappers({7: wrapper}, "600.1") == []
+    assert ps.wrappers({7: wrapper}, "j812354675219.4711") == [wrapper]
+
+
+@pytest.mark.parametrize("mode", [0o1777, 0o2775, 0o755])
+def test_in_an_async_folder_of_all_users_every_user_can_have_jobs(tmp_path, mode):
+    """What is made there for the first user's job must let the others in as the folder itself does."""
+    base = tmp_path / "async"
+    base.mkdir()
+    base.chmod(mode)
+    name = base / "forkless" / ("0" * 24)
+    target("slots").look(str(name), str(name / "c-1"), [], True)
+    assert stat.S_IMODE((base / "forkless").stat().st_mode) == mode
+    assert name.is_dir()
 
 
 @pytest.mark.spawns

@@ -80,15 +80,15 @@ def ask(
     """
     Let the action do `op` for each item, on the host that the item names, all hosts side by side.
 
-    An item has `host`, and whatever else the action takes; `arguments` are the same for all. With `check` nothing is
-    changed. After `timeout` seconds, hosts that have not answered count as unreachable.
+    An item has `host`, and whatever else the action takes; with `delegate_to`, the host's task is delegated there.
+    `arguments` are the same for all. With `check` nothing is changed. After `timeout` seconds, hosts that have not answered count as unreachable.
     """
     wanted: dict[str, list[dict[str, str]]] = {}
     for item in items:
         wanted.setdefault(item["host"], []).append(item)
     if not wanted:
         return []
-    names = sorted({name for item in items for name in item})
+    names = sorted({name for item in items for name in item} - {"delegate_to"})
     action: dict[str, object] = {"op": op, **{name: _Data(value) for name, value in arguments.items()}}
     play = {
         "hosts": sorted(wanted) if all(_PLAIN.fullmatch(name) for name in wanted) else "all:localhost",
@@ -102,6 +102,11 @@ def ask(
                     **{name: f"{{{{ item.{name} | default('') }}}}" for name in names},
                 },
                 "loop": "{{ forkless_wanted[inventory_hostname] | default([]) }}",
+                **(
+                    {"delegate_to": "{{ item.delegate_to or omit }}"}
+                    if any(i.get("delegate_to") for i in items)
+                    else {}
+                ),
                 "check_mode": check,
                 "loop_control": {"label": "{{ item.job_name | default('') }}"},
             }

@@ -53,7 +53,15 @@ def ask(
     **arguments: object,
 ) -> list[jobs_client.HostAnswer]:
     """What the hosts of these records answer, one answer for each record, in the order of the hosts."""
-    items = [{"host": r.key.host, "job_name": r.key.job_name, "playbook_name": r.key.playbook_name} for r in records]
+    items = [
+        {
+            "host": r.key.host,
+            "job_name": r.key.job_name,
+            "playbook_name": r.key.playbook_name,
+            "delegate_to": str(r.process.get("delegated_to") or ""),
+        }
+        for r in records
+    ]
     return jobs_client.ask(op, items, access(asked), check=check, timeout=timeout, backend=asked.store, **arguments)
 
 

@@ -159,7 +159,7 @@ class ActionModule(ActionBase):
         for job in seen["jobs"]:
             wanted = asked["adopt"] == "any" or (asked["adopt"] == "running" and job["state"] == "running")
             if wanted and job["ansible_job_id"] not in known:
-                found = (newest, key, job["ansible_job_id"], job["async_dir"], job["process"])
+                found = (newest, key, job["ansible_job_id"], job["async_dir"], self._placed(key, job["process"]))
                 if self._task.check_mode:
                     return dict(
                         self._not_found(job["async_dir"], newest),
@@ -195,7 +195,7 @@ class ActionModule(ActionBase):
         warnings = []
         where = {"async_dir": "", "process": {}, "found": False}
         try:
-            if not self._is_windows():
+            if not self._is_windows() and self._is_here(key):
                 where = self._probe(op="identify", jid=asked["ansible_job_id"], folders=[slot, asked["async_dir"]])
         except (AnsibleConnectionFailure, AnsibleError) as error:
             # The id is saved even if the host cannot be asked about the job's processes.
@@ -209,7 +209,7 @@ class ActionModule(ActionBase):
             metadata=json.loads(json.dumps(metadata, default=str)),
             async_dir=where["async_dir"] if where["found"] or not slot else slot,
             slot=slot,
-            process=where["process"],
+            process=self._placed(key, where["process"]),
         )
         return {
             "changed": True,
@@ -322,9 +322,12 @@ class ActionModule(ActionBase):
         record = self._started(key)
         if record is None and self._no_job(self._registry.newest(key))["state"] == "claimed":
             raise AnsibleError("%s is claimed, and no job has been started for it on the host yet." % key)
-        return record or self._registry.known(key)
+        record = record or self._registry.known(key)
+        self._must_reach(record)
+        return record
 
     def _cleaned_or_why_not(self, record, what, asked):
+        self._must_reach(record)
         if record.state == forkless_jobs.CLAIMED:
             return self._sweep_claim(record, asked)
         job = self._status_of(record, asked)
@@ -360,7 +363,8 @@ class ActionModule(ActionBase):
         for job in self._probe(op="look", slots=record.key.slots, **fences)["jobs"]:
             if job["ansible_job_id"] not in record.known_ids():
                 if not self._task.check_mode:
-                    self._registry.adopt(record, record.key, job["ansible_job_id"], job["async_dir"], job["process"])
+                    process = self._placed(record.key, job["process"])
+                    self._registry.adopt(record, record.key, job["ansible_job_id"], job["async_dir"], process)
                 return "a job without a saved record was found, and adopted"
         if not self._task.check_mode:
             self._registry.forget(record)
@@ -386,6 +390,7 @@ class ActionModule(ActionBase):
             self._probe(op="sweep", jid=record.ansible_job_id, folders=[job["async_dir"]])
 
     def _status_of(self, record, asked):
+        self._must_reach(record)
         return self._probe(
             op="status",
             jid=record.ansible_job_id,
@@ -414,7 +419,7 @@ class ActionModule(ActionBase):
 
     def _found(self, record, asked, state=""):
         async_dir, warnings = record.async_dir, []
-        if not async_dir and not self._is_windows():
+        if not async_dir and not self._is_windows() and self._reaches(record):
             # A hand-written role does not record the folder.
             async_dir = self._probe(op="identify", jid=record.ansible_job_id)["async_dir"]
         if not state:
@@ -437,7 +442,7 @@ class ActionModule(ActionBase):
 
     def _state_if_known(self, record, asked):
         """What has become of the job, or `unknown` with the reason: a record is found though its host cannot be asked."""
-        if self._is_windows() or not self._is_here(record.key):
+        if self._is_windows() or not self._reaches(record):
             return "unknown", []
         try:
             return self._status_of(record, asked)["state"], []
@@ -486,6 +491,24 @@ class ActionModule(ActionBase):
     def _is_here(self, key):
         """Whether this connection leads to the job's host."""
         return key.host in (self._host(), self._task.delegate_to)
+
+    def _placed(self, key, process):
+        """What a record holds about a job's processes: also the host that they are on, if the job was delegated there."""
+        there = self._task.delegate_to
+        return dict(process, delegated_to=there) if there and there != key.host else process
+
+    def _reaches(self, record):
+        """Whether this connection leads to where the job runs."""
+        there = record.process.get("delegated_to")
+        return there in (self._host(), self._task.delegate_to) if there else self._is_here(record.key)
+
+    def _must_reach(self, record):
+        if not self._reaches(record):
+            there = record.process.get("delegated_to") or record.key.host
+            raise AnsibleError(
+                "%s runs on %s, and this task talks to %s, which knows nothing of it. Use a play on %s, or delegate_to."
+                % (record.key, there, self._task.delegate_to or self._host(), there)
+            )
 
     def _host(self):
         return self._vars.get("inventory_hostname", "localhost")

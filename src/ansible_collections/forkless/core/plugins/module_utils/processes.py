@@ -59,7 +59,12 @@ def started_at(process):
 def wrappers(processes, jid):
     """The supervisor and the runner: both are async_wrapper, with the job's own random number on their command line."""
     number = jid.split(".")[0]
-    return [p for p in processes.values() if number in p.argv and any("async_wrapper" in word for word in p.argv)]
+    # The word after the program: an id that somebody made up, such as 600, must not be taken for another job's time limit.
+    return [p for p in processes.values() if number in [p.argv[at + 1] for at in _wrapper_words(p.argv)]]
+
+
+def _wrapper_words(argv):
+    return [at for at, word in enumerate(argv[:-1]) if "async_wrapper" in word]
 
 
 def of_job(processes, jid, slot="", recorded=None, known=None):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import time
 
 from ansible_collections.forkless.core.plugins.module_utils import jobs
@@ -68,7 +69,7 @@ def look(folder, mine="", fences=(), raise_fences=False, lines=20):
     """The jobs in all slots of one name, the running ones first, then the newest; after raising the fences asked for."""
     found, fenced = [], []
     if raise_fences:
-        os.makedirs(folder, exist_ok=True)
+        _make(folder)
         for token in fences:
             path = os.path.join(folder, "c-" + token)
             if token and path != mine and fence(path):
@@ -94,6 +95,20 @@ def look(folder, mine="", fences=(), raise_fences=False, lines=20):
             found.append(answer)
     found.sort(key=lambda job: (job["state"] != "running", -job.pop("changed")))
     return {"jobs": found, "fenced": fenced}
+
+
+def _make(folder):
+    """
+    The folder of a name. What is above it, and below the async folder, is shared by all names: where the async folder is
+    one of all users (/var/tmp, say), it must be so, too.
+    """
+    shared = os.path.dirname(folder)
+    base = os.path.dirname(shared)
+    os.makedirs(base, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(shared)
+        os.chmod(shared, stat.S_IMODE(os.stat(base).st_mode))
+    os.makedirs(folder, exist_ok=True)
 
 
 def sweep(slot, jid):

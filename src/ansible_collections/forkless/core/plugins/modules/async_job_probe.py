@@ -179,7 +179,7 @@ def _followed(module, first):
 
 def _answer(asked, check_mode):
     jid = asked["jid"]
-    if asked["op"] != "look" and (not jid or "/" in jid or jid.startswith(".")):
+    if asked["op"] != "look" and (not jid or "/" in jid or "\0" in jid or jid.startswith(".")):
         raise RuntimeError("'%s' is no id of a job; the record that names it was damaged." % jid)
     known = asked["folders"] + jobs.folders(asked["async_dir"])
     if asked["op"] == "look":
