@@ -220,6 +220,23 @@ def test_cleanup_removes_what_is_left_of_jobs_that_were_forgotten_a_day_ago(tmp_
     assert [path for path in (tmp_path / "state").rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.parametrize(("state", "code"), [("unknown", 1), ("running", 0), ("failed", 0), ("claimed", 0)])
+def test_cleanup_exits_with_1_if_it_cannot_tell_what_has_become_of_a_job(folder, capsys, answering, state, code):
+    kept = {"host": "web1", "job_name": "rebuild", "state": state, "why": "Permission denied"}
+    answering({"removed": [], "kept": [kept]})
+    assert call("cleanup", "--store", folder, capsys=capsys)[0] == code
+
+
+def test_cleanup_goes_on_after_a_record_that_cannot_be_read_and_exits_with_1(folder, capsys, answering):
+    with open(folder.removeprefix("file:") + "/web1/b.json", "w") as file:
+        file.write("[]")
+    answering({"removed": [{"host": "web1", "job_name": "rebuild", "state": "done"}], "kept": []})
+    code, out, err = call("cleanup", "--host", "web1", "--store", folder, capsys=capsys)
+    assert code == 1
+    assert "b.json cannot be understood" in err
+    assert [line.split()[1:] for line in out.splitlines()[1:]][0] == ["rebuild", "done", "removed"]
+
+
 def test_output_is_followed_in_the_file_that_was_found_when_the_processes_have_ended(folder, capsys, answering):
     asked = answering(
         job("running") | {"output": "one\n", "source": "/var/log/x", "offset": 4, "size": 4},
@@ -360,19 +377,19 @@ def test_a_job_is_followed_ended_and_forgotten_from_a_shell(tmp_path):
         odd = jobs.JobRegistry(jobs.open_store(f"file:{controller.folder}/.ansible_async_state"))
         odd.save(Key("here", "a folder"), "j1.1", async_dir=str(controller.async_dir))
         (controller.async_dir / "j1.1").mkdir(parents=True)
-        (controller.folder / ".ansible_async_state/here/b.json").write_text("[]")
-        asked = shell("status", "--format", "json")
-        assert asked.returncode == 1
-        assert {row["job_name"]: row["state"] for row in json.loads(asked.stdout)} == {
-            "a folder": "unreachable", "b": "unreadable", "bad": "failed", "long": "killed", "quick": "done",
-        }  # fmt: skip
         swept = shell("cleanup", "--state", "done", "--state", "killed", "--format", "json")
-        assert swept.returncode == 1
-        assert "b.json cannot be understood" in swept.stderr
+        assert (swept.returncode, swept.stderr) == (1, "")
         assert sorted(job["job_name"] for job in json.loads(swept.stdout)["removed"]) == ["long", "quick"]
         kept = {job["job_name"]: (job["state"], job["why"]) for job in json.loads(swept.stdout)["kept"]}
         assert kept["bad"] == ("failed", "it is failed")
         assert kept["a folder"][0] == "unknown"
+        # And one whose record cannot be read.
+        (controller.folder / ".ansible_async_state/here/b.json").write_text("[]")
+        asked = shell("status", "--format", "json")
+        assert asked.returncode == 1
+        assert {row["job_name"]: row["state"] for row in json.loads(asked.stdout)} == {
+            "a folder": "unreachable", "b": "unreadable", "bad": "failed",
+        }  # fmt: skip
         left = json.loads(shell("list", "--no-status", "--format", "json").stdout)
         assert [job["job_name"] for job in left] == ["a folder", "bad", "b"]
 
