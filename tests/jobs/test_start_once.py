@@ -399,3 +399,27 @@ print(action._load({"claim": True, "retries": 0, "forget": ["done"]}))
 def test_a_job_that_another_controller_starts_anew_while_the_host_is_asked_is_the_one_that_is_found():
     done = subprocess.run([sys.executable, "-c", OUT_OF_DATE], capture_output=True, text=True, check=False, timeout=100)
     assert (done.stdout, done.stderr) == ("new\n", "")
+
+
+REMOVED_BY_ANOTHER = """
+from types import SimpleNamespace
+from ansible.errors import AnsibleError
+from ansible_collections.forkless.core.plugins.action.async_job import ActionModule
+
+action = object.__new__(ActionModule)
+action._vars, action._probe = {}, lambda **asked: {}
+for msg in ("could not find job", "Permission denied"):
+    action._execute_module = lambda *args, **more: {"failed": True, "msg": msg}
+    try:
+        action._remove_files(SimpleNamespace(ansible_job_id="j1.1"), {}, {"state": "done", "async_dir": "/async"})
+        print("went on")
+    except AnsibleError as error:
+        print(error)
+"""
+
+
+def test_a_file_that_another_controller_removed_first_keeps_nobody_from_starting_the_job_anew():
+    done = subprocess.run(
+        [sys.executable, "-c", REMOVED_BY_ANOTHER], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.stdout == "went on\nthe host could not be asked about the job: Permission denied\n", done.stderr

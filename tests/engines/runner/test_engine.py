@@ -389,6 +389,44 @@ def test_an_exit_status_that_someone_else_took_is_no_success(instead):
     assert "taken by other code" in result.sentence
 
 
+NO_STANDARD_STREAMS = """
+import os, sys
+import forkless
+from forkless.engines.runner.engine import RunnerEngine
+more = {"answers": {"What?": "spoken"}, "live_output": True} if sys.argv[1] == "threads" else {"extra_vars": {"word": "spoken"}}
+for fd in range(3):
+    os.close(fd)
+try:
+    result = forkless.run("play.yml", engine=RunnerEngine(sys.argv[1]), vault_password="word", timeout=100, **more)
+    said = f"{result.status}\\n{result.stdout}"
+except Exception as error:
+    said = repr(error)
+with open("said", "w") as file:
+    file.write(said)
+"""
+
+
+@pytest.mark.parametrize("child", ["ansible", "threads"])
+def test_a_program_that_has_closed_its_standard_streams_hands_over_its_secrets(book, tmp_path, child):
+    """The numbers 0, 1 and 2 go to what the program opens next; in the child they are something else."""
+    book("""
+- hosts: localhost
+  gather_facts: false
+  vars_files: [secret.yml]
+  vars_prompt: [{name: word, prompt: What?}]
+  tasks:
+  - debug: msg="{{ secret }} {{ word }}"
+""")
+    from ansible.parsing.vault import VaultLib, VaultSecret
+
+    sealed = VaultLib([("default", VaultSecret(b"word"))]).encrypt("secret: treasure")
+    (tmp_path / "secret.yml").write_bytes(sealed)
+    subprocess.run([sys.executable, "-c", NO_STANDARD_STREAMS, child], cwd=tmp_path, check=False, timeout=200)
+    said = (tmp_path / "said").read_text()
+    assert said.startswith("successful"), said
+    assert "treasure spoken" in said
+
+
 SIGNALS_OF_ITS_OWN = """
 import signal, sys
 import forkless

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from forkless.core.events import Event, without_environment
+from forkless.engines.runner.secrets import above_standard_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,8 @@ class LivePipe:
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self._take = take
-        self.ours, self.theirs = os.pipe()
+        self.ours, theirs = os.pipe()
+        self.theirs = above_standard_streams(theirs)
         os.set_blocking(self.ours, False)
         self._rest = b""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from typing import TYPE_CHECKING
@@ -11,7 +12,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from forkless.core.spec import RunSpec
 
-__all__ = ["Secrets"]
+__all__ = ["Secrets", "above_standard_streams"]
+
+
+def above_standard_streams(fd: int) -> int:
+    """
+    The descriptor, moved above 2. A program that has closed its standard streams gets their numbers for whatever it opens next, and
+    in the child these numbers are the child's own streams.
+    """
+    if fd > 2:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
 
 
 class Secrets:
@@ -38,7 +52,7 @@ class Secrets:
     def memory(self, text: str) -> str:
         if not hasattr(os, "memfd_create"):
             return self.file("vault", text + "\n")
-        fd = os.memfd_create("forkless", os.MFD_CLOEXEC)
+        fd = above_standard_streams(os.memfd_create("forkless", os.MFD_CLOEXEC))
         self.descriptors.append(fd)
         os.fchmod(fd, 0o400)  # Ansible executes a password file that is executable
         os.write(fd, text.encode() + b"\n")
