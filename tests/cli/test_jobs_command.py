@@ -401,6 +401,8 @@ def test_a_host_that_is_in_no_inventory_or_cannot_be_reached_is_said_so(tmp_path
         registry = jobs.JobRegistry(jobs.open_store(f"file:{controller.folder}/.ansible_async_state"))
         registry.save(Key("nowhere", "j"), "j1.1")
         registry.save(Key("down", "j"), "j2.2")
+        broken = controller.folder / "broken.yml"
+        broken.write_text("all: {hosts: [oops\n")
         (controller.folder / "down.ini").write_text(
             "down ansible_connection=ssh ansible_host=127.0.0.1 ansible_port=9 ansible_ssh_retries=0\n"
         )
@@ -414,6 +416,11 @@ def test_a_host_that_is_in_no_inventory_or_cannot_be_reached_is_said_so(tmp_path
         assert [line.split()[:3] for line in done.stdout.splitlines()[1:]] == [
             ["down", "j", "unreachable"], ["nowhere", "j", "unreachable"],
         ]  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "forkless", "jobs", "status", "--host", "nowhere", "-i", "broken.yml"],
+            cwd=controller.folder, env=controller.environ(), capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False, timeout=600,
+        )  # fmt: skip
+        assert f"no host 'nowhere' in the inventory: Ansible could not parse {broken}." in done.stderr
 
 
 @pytest.mark.spawns

@@ -158,5 +158,9 @@ def _why_not(host: str, whole: dict[str, object] | None, done: forkless.Result) 
     if whole:
         return f"{host} could not be asked: {whole.get('msg', 'it gave no reason')}"
     if done.ok or done.hosts or not done.stdout.strip():  # the play ended with a recap, and this host is not in it
+        # Ansible only warns of a source that it cannot read, in lines as wide as the terminal.
+        unparsed = re.findall(r"Unable to parse (.+?) as an inventory source", " ".join(done.stdout.split()))
+        if unparsed:
+            return f"there is no host '{host}' in the inventory: Ansible could not parse {', '.join(unparsed)}."
         return f"there is no host '{host}' in the inventory; name one that has it with -i."
     return f"{host} could not be asked: {done.stdout.strip().splitlines()[-1]}"

@@ -217,6 +217,22 @@ def test_a_signal_that_ends_the_process_of_a_plugin_ends_its_worker_and_not_the_
     assert sent == []
 
 
+@pytest.mark.parametrize("act", ["os.kill(os.getpid(), signal.SIGTERM)", "os.kill(0, signal.SIGINT)", "os.abort()"])
+def test_a_module_in_this_process_that_signals_itself_has_failed_and_the_run_goes_on(project, sent, act):
+    lines = (
+        "#!/usr/bin/python",
+        "import os, signal",
+        "from ansible.module_utils.basic import AnsibleModule",
+        f"module = AnsibleModule({{}}); {act}; module.exit_json()",
+    )
+    project.write("library/ends.py", "\n".join(lines) + "\n")
+    tasks = "- ends:\n  ignore_errors: true\n- debug: {msg: went on}\n"
+    result = project.run(tasks, modules="in-process", limit="h1", timeout=SOON)
+    told = [(one.event, one.task) for one in result.events if one.event in ("runner_on_ok", "runner_on_failed")]
+    assert told == [("runner_on_failed", "ends"), ("runner_on_ok", "debug")], result.stdout
+    assert sent == []
+
+
 STARTS = {
     "subprocess.run": "import subprocess; subprocess.run(command, shell=True)",
     "subprocess.getoutput": "import subprocess; subprocess.getoutput(command)",

@@ -52,9 +52,12 @@ def test_no_command_has_succeeded_in_a_program_that_ignores_the_end_of_its_child
 
 
 def test_the_command_works_though_who_starts_it_ignores_the_end_of_its_children(folder):
-    line = 'trap "" CHLD; exec "$0" -m forkless playbook play.yml'
+    ignore = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    )
+    command = [sys.executable, "-m", "forkless", "playbook", "play.yml"]
     done = subprocess.run(
-        ["sh", "-c", line, sys.executable], cwd=folder, capture_output=True, text=True, check=False, timeout=200
+        [sys.executable, "-c", ignore, *command], cwd=folder, capture_output=True, text=True, check=False, timeout=200
     )
     assert done.returncode == 0, done
     assert [word for word in ('"rc": 3', '"rc": 7', '"rc": 1') if word not in done.stdout] == []
