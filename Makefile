@@ -16,7 +16,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /etc/pki/
 export UV_SYSTEM_CERTS ?= 1
 endif
 
-.PHONY: help demo test coverage lint docs dist changelog bench matrix upstream upstream-fast upstream-collections upstream-tools upstream-mp upstream-runner upstream-network network soak faults collection clean
+.PHONY: help demo test coverage prepare environments lint docs dist changelog bench matrix upstream upstream-fast upstream-collections upstream-tools upstream-mp upstream-runner upstream-network network soak faults collection clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -32,9 +32,9 @@ $(VENV)/.ready: pyproject.toml
 demo: $(VENV)/.ready  ## see it work, in under a minute
 	@$(BIN)/python examples/demo.py
 
-test: $(VENV)/.ready lint  ## run all the tests
-	@echo "preparing what the tests need ..."
-	@$(BIN)/python tests/prepare.py
+test: $(VENV)/.ready  ## run all the tests
+	@echo "checking style and types, and preparing what the tests need ..."
+	@$(MAKE) --no-print-directory -j3 lint prepare environments
 	@echo "testing, $(TEST_WORKERS) at a time ..."
 	@mkdir -p .cache/coverage
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup --durations=25 --durations-min=3 $(COVER)
@@ -47,6 +47,14 @@ coverage: $(VENV)/.ready  ## which lines the tests reach, on any Python (slower 
 	@mkdir -p .cache/coverage
 	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup --cov --cov-report=
 	@$(REPORT)
+
+prepare: $(VENV)/.ready
+	@$(BIN)/python tests/prepare.py
+
+# The virtual environments of the pairs: mostly downloads, so they are made while mypy computes.
+environments: $(VENV)/.ready
+	@mkdir -p .cache
+	@$(BIN)/nox -s environments > .cache/environments.log 2>&1 || { cat .cache/environments.log; exit 1; }
 
 lint: $(VENV)/.ready
 	@$(BIN)/ruff check --quiet .

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import glob
 import os
@@ -11,8 +12,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import nox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "src"))
 from forkless.core import versions  # of this tree, whatever is installed
@@ -22,6 +27,9 @@ nox.options.reuse_existing_virtualenvs = True
 
 # The one that was installed beside nox; it need not be on PATH.
 UV = shutil.which("uv", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")) or "uv"
+WORKERS = int(os.environ.get("TEST_WORKERS", "2"))
+# The virtual environments of the pairs, for all sessions.
+PAIRS = os.path.abspath(os.path.join(".nox", "pairs"))
 
 
 # The folder of a Linux system whose Pythons are tested as well; CONTRIBUTING.md says how to make one.
@@ -101,37 +109,54 @@ def releases(core: versions.Core) -> list[str]:
     return [newest] if core.oldest == core.newest else [f"=={core.oldest}", newest]
 
 
-def _pair(session: nox.Session, python: Interpreter, core: str, *tests: str) -> None:
-    name = f"py{python.label}-core{core.strip('=~')}{'+' if core.startswith('~') else ''}"
-    venv = os.path.join(session.create_tmp(), name)
-    ready = os.path.join(venv, ".ready")
+def _name(python: Interpreter, core: str) -> str:
+    return f"py{python.label}-core{core.strip('=~')}{'+' if core.startswith('~') else ''}"
 
-    def run(*command: str, **env: str) -> None:
+
+def _environment(session: nox.Session, python: Interpreter, core: str) -> str:
+    """The folder of a virtual environment with this Python and ansible-core, which is made unless it is there."""
+    venv = os.path.join(PAIRS, _name(python, core))
+    ready = os.path.join(venv, ".ready")
+    if not os.path.exists(ready):
+        os.makedirs(PAIRS, exist_ok=True)
+        make = [UV, "venv", "--quiet", "--clear", "--seed", "--python", python.path, venv]
+        install = [UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python", "-e", ".[dev]"]
+        session.run(*python.prefix, *make, external=True)
+        session.run(*python.prefix, *install, f"ansible-core{core}", external=True)
+        open(ready, "w").close()
+    return venv
+
+
+def _pytest(venv: str, workers: int) -> list[str]:
+    return [f"{venv}/bin/python", "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadgroup"]
+
+
+def _everything(session: nox.Session, python: Interpreter, core: str) -> None:
+    """All tests on one pair, also those that need collections, which differ between ansible-cores."""
+    venv = _environment(session, python, core)
+    env: dict[str, str] = {}
+
+    def run(*command: str) -> None:
         session.run(*python.prefix, *command, env=env, external=True)
 
-    if not os.path.exists(ready):
-        run(UV, "venv", "--quiet", "--clear", "--seed", "--python", python.path, venv)
-        run(UV, "pip", "install", "--quiet", "--python", f"{venv}/bin/python", "-e", ".[dev]", f"ansible-core{core}")
-        open(ready, "w").close()
-    env = {}
-    if not tests:  # everything: also the tests that need collections, which differ between ansible-cores
-        run(f"{venv}/bin/python", "tests/prepare_collections.py")
-        if python.prefix:  # the servers that `make test` has set up do not start in the root
-            env["FORKLESS_JOBS_SERVERS"] = os.path.join(session.create_tmp(), f"servers-{python.label}")
-            run(f"{venv}/bin/python", "tests/prepare_jobs.py", **env)
+    run(f"{venv}/bin/python", "tests/prepare_collections.py")
+    if python.prefix:  # the servers that `make test` has set up do not start in the root
+        env["FORKLESS_JOBS_SERVERS"] = os.path.join(PAIRS, f"servers-{python.label}")
+        run(f"{venv}/bin/python", "tests/prepare_jobs.py")
     print(f"-- Python {python.label}, ansible-core{core}", flush=True)
-    run(
-        f"{venv}/bin/python",
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        os.environ.get("TEST_WORKERS", "2"),
-        "--dist",
-        "loadgroup",
-        *tests,
-        **env,
-    )
+    run(*_pytest(venv, WORKERS))
+
+
+def side_by_side(commands: dict[str, list[str]], at_a_time: int) -> Iterator[tuple[str, int, str]]:
+    """Runs all commands, some at a time; gives name, exit code and output of each, in their order."""
+
+    def run(command: list[str]) -> tuple[int, str]:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        return done.returncode, done.stdout
+
+    with concurrent.futures.ThreadPoolExecutor(at_a_time) as threads:
+        for name, (code, out) in zip(commands, threads.map(run, commands.values()), strict=True):
+            yield name, code, out
 
 
 def marked() -> list[str]:
@@ -151,9 +176,8 @@ def _not_here(python: str, core: str) -> None:
     print(f"not tested here: Python {python} with ansible-core {core} (no Python {python} on this machine)")
 
 
-@nox.session(python=False)
-def matrix(session: nox.Session) -> None:
-    """What depends on the versions: on every ansible-core, more of it on the oldest and the newest, and on the newest Python that is here."""
+def _short_matrix(session: nox.Session) -> Iterator[tuple[str, Interpreter, str, str]]:
+    """The pairs of `make test` whose Python is here: the minor of ansible-core, the Python, what pip is asked for, and the environment."""
     cores = {core.minor: core for core in versions.CORES}
     for python, minor in versions.SHORT_MATRIX:
         here = python
@@ -161,11 +185,35 @@ def matrix(session: nox.Session) -> None:
             here = versions.PYTHONS[-2]  # the one before it is new as well
         found = oldest_and_newest(here)
         if found:
-            at_an_end = minor in (versions.KNOWN[0], versions.KNOWN[-1])
-            tests = "matrix or matrix_ends" if at_an_end else "matrix"
-            _pair(session, found[-1], releases(cores[minor])[-1], "-m", tests, *marked())
+            release = releases(cores[minor])[-1]
+            yield minor, found[-1], release, _environment(session, found[-1], release)
         else:
             _not_here(python, minor)
+
+
+@nox.session(python=False)
+def environments(session: nox.Session) -> None:
+    """The virtual environments of `nox -s matrix`. `make test` makes them while the types are checked."""
+    list(_short_matrix(session))
+
+
+@nox.session(python=False)
+def matrix(session: nox.Session) -> None:
+    """What depends on the versions: on every ansible-core, more of it on the oldest and the newest, and on the newest Python that is here."""
+    # Several pairs at a time, two tests of each: so one pair's tests run while another pair starts, or waits for its last test.
+    at_a_time = max(1, WORKERS // 2)
+    commands = {}
+    for minor, python, release, venv in _short_matrix(session):
+        tests = "matrix or matrix_ends" if minor in (versions.KNOWN[0], versions.KNOWN[-1]) else "matrix"
+        command = [*python.prefix, *_pytest(venv, -(-WORKERS // at_a_time)), "-m", tests, *marked()]
+        commands[f"Python {python.label}, ansible-core{release}"] = command
+    failed = []
+    for name, code, out in side_by_side(commands, at_a_time):
+        print(f"-- {name}\n{out}", flush=True)
+        if code:
+            failed.append(name)
+    if failed:
+        session.error(f"failed: {'; '.join(failed)}")
 
 
 @nox.session(python=False)
@@ -178,7 +226,7 @@ def full(session: nox.Session) -> None:
                 _not_here(python, core.minor)
             for release in releases(core):
                 for one in found:
-                    _pair(session, one, release)
+                    _everything(session, one, release)
 
 
 @nox.session(python=False)

@@ -100,6 +100,25 @@ def test_a_root_that_cannot_be_used_is_named(noxfile, monkeypatch):
         noxfile.interpreters("3.15")
 
 
+MEET = """
+import pathlib, sys, time
+pathlib.Path(sys.argv[1]).touch()
+while not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.01)
+print(sys.argv[1])
+sys.exit(int(sys.argv[3]))
+"""
+
+
+def test_pairs_are_tested_side_by_side_and_one_that_fails_hides_no_other(noxfile, tmp_path, monkeypatch):
+    """The first two wait for each other."""
+    monkeypatch.chdir(tmp_path)
+    words = {"one": ("one", "two", "3"), "two": ("two", "one", "0"), "three": ("three", "one", "0")}
+    commands = {name: [sys.executable, "-S", "-c", MEET, *more] for name, more in words.items()}
+    told = list(noxfile.side_by_side(commands, 2))
+    assert told == [("one", 3, "one\n"), ("two", 0, "two\n"), ("three", 0, "three\n")]
+
+
 @pytest.mark.parametrize(
     ("python", "core", "sentence"),
     [
