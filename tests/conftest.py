@@ -26,6 +26,13 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("interrupts"):
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+    # The tests with the longest time limits take longest. A worker that began one of them last would work alone at the end. The tests of
+    # a file stay together, because of the fixtures that they share.
+    limits = {}
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        limits[item.path] = max(limits.get(item.path, 0), limit.args[0] if limit else 0)
+    items.sort(key=lambda item: -limits[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,7 +15,7 @@ SLICE = "password_prompt or pexpect_timeout or env_accuracy or run_command_cance
 
 
 @pytest.mark.spawns
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(900)
 def test_what_passes_with_the_stock_spawn_passes_with_ours():
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--suite", "integration", "-k", f"({SLICE}) and not docker and not podman"],
