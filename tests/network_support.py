@@ -51,7 +51,7 @@ class Devices:
     def close(self) -> None:
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(30)
+        self._process.wait(240)
 
     def events(self, device=None, event=None):
         lines = [json.loads(line) for line in self._log.read_text().splitlines()]

@@ -26,7 +26,7 @@ from forkless.queue.worker import WorkerOptions
 # `make test` has a slice of what `make faults` runs.
 in_make_faults = pytest.mark.skipif(not os.environ.get("FORKLESS_ROUNDS"), reason="make faults runs it: it takes long")
 # Generous: the machine may be busy with other tests.
-PATIENCE = 90.0
+PATIENCE = 240.0
 
 
 def wait_until(condition, what="it", seconds=PATIENCE):

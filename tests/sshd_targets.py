@@ -137,7 +137,7 @@ MaxSessions 200
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not (here / "pid").exists():
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"sshd {name} did not start: {(here / 'log').read_text()}")

@@ -50,7 +50,7 @@ def needs(shell):
 def test_bash_offers(scripts, words, offered):
     needs("bash")
     line = f"source ./c.bash; COMP_WORDS=(forkless {' '.join(words)}); COMP_CWORD={len(words)}; _forkless; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    done = subprocess.run(["bash", "-c", line], cwd=scripts, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(["bash", "-c", line], cwd=scripts, capture_output=True, text=True, check=True, timeout=240)
     assert set(done.stdout.split()) == offered
 
 
@@ -83,6 +83,6 @@ def test_fish_offers(scripts, line, first):
     needs("fish")
     done = subprocess.run(
         ["fish", "--no-config", "-c", f"source c.fish; complete -C '{line}'"],
-        cwd=scripts, capture_output=True, text=True, check=True, timeout=60,
+        cwd=scripts, capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
     assert [one.split("\t")[0] for one in done.stdout.splitlines()] == [first]

@@ -122,7 +122,7 @@ def test_what_hides_ansible_core_is_named(tmp_path, hidden_by):
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=240,
         )
         assert done.returncode != 0
         assert done.stderr.startswith(f"forkless: 'import ansible' finds {hiding}, which is not a whole ansible-core")

@@ -80,10 +80,10 @@ def _while_watching(monkeypatch, words, line, then):
     monkeypatch.setattr("sys.stdout", out)
     thread = threading.Thread(target=lambda: codes.append(main(words)))
     thread.start()
-    assert out.seen.wait(60)
+    assert out.seen.wait(240)
     assert not codes, "it did not wait for the run's end"
     then()
-    thread.join(60)
+    thread.join(240)
     return codes, out.text
 
 

@@ -68,7 +68,7 @@ def test_the_programs_event_loop_is_not_drawn_into_a_run():
                 run._ring()
 
         on_a_thread(ring)
-        await asyncio.wait_for(woken.wait(), 60)
+        await asyncio.wait_for(woken.wait(), 240)
         run._forget()
 
     asyncio.run(main())

@@ -56,7 +56,7 @@ class Server:
                 cwd=self.folder,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 240
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.log.read_text()[-2000:]
             try:
@@ -112,7 +112,7 @@ def _weed(folder):
 def weed(tmp_path_factory, credentials):
     server = _weed(tmp_path_factory.mktemp("weed")).start()
     client = s3_client(server.url)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         try:
             client.create_bucket(Bucket="jobs")
@@ -300,7 +300,7 @@ def sshd(tmp_path_factory):
         daemon = subprocess.Popen(
             [*apart, "/usr/sbin/sshd", "-D", "-e", "-f", str(folder / "conf")], stdout=log, stderr=log
         )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while True:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as hello:
             if hello.recv(3) == b"SSH":

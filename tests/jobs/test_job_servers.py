@@ -258,7 +258,7 @@ def test_what_a_killed_server_had_confirmed_is_there_and_what_it_had_not_is_whol
             return [registry.find(Key("h", f"job {number}")) for number in range(4)] or True
         return None
 
-    records = until(answers, 60, "the server's return")
+    records = until(answers, 240, "the server's return")
     for number, record in enumerate(records):
         confirmed = [revision for revision, answer in told.get(number, {}).items() if answer == "ok"]
         tried = list(told.get(number, {}))

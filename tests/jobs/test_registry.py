@@ -720,7 +720,7 @@ def claim_in_order(tmp_path, orders):
         registry = jobs.JobRegistry(jobs.open_store(f"file:{tmp_path}/state"))
         for key in keys[:-1]:
             registry.claim(key, lease=3000, claimant=claimant)
-        barrier.wait(60)
+        barrier.wait(240)
         try:
             got[claimant] = registry.claim(keys[-1], lease=3000, claimant=claimant)
             for key in keys:

@@ -83,7 +83,7 @@ def function(sshds):
         assert first, process.stderr.read()
         yield json.loads(first), ask
         process.stdin.close()
-        process.wait(60)
+        process.wait(240)
     tidy()
 
 

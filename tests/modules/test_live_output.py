@@ -449,14 +449,14 @@ def test_a_slow_reader_stalls_nobody():
 
     def deliver(host, output, dropped):
         entered.set()
-        assert free.wait(60)
+        assert free.wait(240)
         seen.append((output.text, dropped))
 
     queue = output_queue.OutputQueue("ident", deliver, threading.Lock())
     task = types.SimpleNamespace(_uuid="1")
     for number in range(2000):
         queue.put("web1", TaskOutput(task, None, "stdout", str(number), number, 0))
-        assert number or entered.wait(60)
+        assert number or entered.wait(240)
     free.set()
     queue.close()
     assert seen[-1][0] == "1999"

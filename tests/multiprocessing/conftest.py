@@ -39,7 +39,7 @@ def python(tmp_path):
             [*prefix, sys.executable, "-W", "error", str(file)],
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=240,
             check=False,
             env={**os.environ, "PYTHONPATH": str(SOURCE), **environ},
         )

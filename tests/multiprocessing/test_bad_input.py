@@ -15,7 +15,7 @@ if {ours}:
     import forkless.multiprocessing
     forkless.multiprocessing.install()
 
-def wait(event): event.wait(30)
+def wait(event): event.wait(240)
 def nothing(*args): pass
 def fails(call, *args, **kwargs):
     try:
@@ -66,7 +66,7 @@ def main():
     queue = ctx.Queue()
     daemon = Process(target=bad_child, args=(queue,), daemon=True)
     daemon.start()
-    said["daemon with children"], said["join oneself"], said["start oneself"] = (queue.get(timeout=30) for _ in range(3))
+    said["daemon with children"], said["join oneself"], said["start oneself"] = (queue.get(timeout=240) for _ in range(3))
     daemon.join()
     lock, rlock, bounded = ctx.Lock(), ctx.RLock(), ctx.BoundedSemaphore(1)
     said["release a free lock"] = fails(lock.release)

@@ -164,7 +164,7 @@ if __name__ == "__main__":
     queue = ctx.Queue()
     process = ctx.Process(target=child, args=(queue,), name="real")
     process.start()
-    pid, told, name, parent, installed = queue.get(timeout=60)
+    pid, told, name, parent, installed = queue.get(timeout=240)
     process.join()
     assert pid == told == process.pid != os.getpid(), (pid, told)
     assert (name, parent, installed) == ("real", os.getpid(), False)

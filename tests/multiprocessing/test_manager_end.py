@@ -30,7 +30,7 @@ def test_it_leaves_the_stdlibs_loop():
     server.listener.shut(listener.address)
     thread = threading.Thread(target=thread_managers._accept, args=(server,), daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(240)
     assert not thread.is_alive()
 
 

@@ -72,7 +72,7 @@ def main():
         barrier = ctx.Barrier(2)
         other = ctx.Process(target=barrier.wait)
         other.start()
-        barrier.wait(30)
+        barrier.wait(240)
         other.join()
         array = ctx.Array("d", [1.0, 2.0])
         assert array[:] == [1.0, 2.0]

@@ -40,7 +40,7 @@ def worker(url, tmp_path):
     yield process
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0, (tmp_path / "worker.log").read_text()
+    assert process.wait(timeout=240) == 0, (tmp_path / "worker.log").read_text()
 
 
 def test_launch_follow_list_show_and_relaunch(forkless, worker, project, database):

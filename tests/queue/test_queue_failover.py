@@ -262,7 +262,7 @@ def test_runs_readers_and_launchers_go_on_after_a_failover(pair, workers, projec
             assert [event.counter for event in events] == list(range(1, len(events) + 1))
         assert sorted(lines(acts)) == sorted(["0", "1", "2", "last"] * 3)
         assert database.all("SELECT DISTINCT attempt FROM forkless.run") == [(1,)]
-        said = follower.communicate(timeout=90)[0]
+        said = follower.communicate(timeout=240)[0]
         assert follower.returncode == 0
         assert said.count("TASK [last]") == 1
         assert "PLAY RECAP" in said
@@ -312,7 +312,7 @@ def test_the_page_goes_on_after_a_failover(pair, workers, project, tmp_path):
         assert database.one("SELECT attempt FROM forkless.run WHERE id = %s", number) == 1
     finally:
         page.terminate()
-        page.wait(timeout=60)
+        page.wait(timeout=240)
 
 
 # -- the database's clock -----------------------------------------------------------------------------------------

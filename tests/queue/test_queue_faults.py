@@ -112,7 +112,7 @@ def test_a_worker_that_stops_at_any_statement_costs_at_most_its_attempt(
     if fault == signal.SIGSTOP:
         os.kill(victim.pid, signal.SIGCONT)
         victim.send_signal(signal.SIGTERM)  # it finishes what it may and leaves
-        assert victim.wait(timeout=90) is not None
+        assert victim.wait(timeout=240) is not None
     assert lines(acts) == before
     assert attempts(acts)[-1] == ["0", "last"]
     attempt = database.one("SELECT attempt FROM forkless.run WHERE id = %s", number)
@@ -425,7 +425,7 @@ def test_a_worker_that_is_cut_off_stops_and_another_takes_over(
     check_stream(database, number)
     # The one that was cut off takes runs again.
     workers.started[1].send_signal(signal.SIGTERM)
-    workers.started[1].wait(timeout=90)
+    workers.started[1].wait(timeout=240)
     second = launch(url, project)
     first = workers.started[0]
     wait_until(lambda: database.status(second) in ENDED or first.poll() is not None, "the second run")

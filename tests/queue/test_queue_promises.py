@@ -126,7 +126,7 @@ def test_sigterm_lets_the_run_finish_and_a_second_one_hands_it_back(url, databas
     patient = workers.start()
     wait_until(lambda: lines(acts), "the first act")
     patient.send_signal(signal.SIGTERM)
-    assert patient.wait(timeout=90) == 0
+    assert patient.wait(timeout=240) == 0
     assert database.status(number) == "successful"
     assert len(lines(acts)) == 30
     hasty_run = launch(url, project, retries=1, lock=None)
@@ -135,7 +135,7 @@ def test_sigterm_lets_the_run_finish_and_a_second_one_hands_it_back(url, databas
     hasty.send_signal(signal.SIGTERM)
     wait_until(lambda: "no more runs are taken" in workers.log(1), "the first signal's effect")
     hasty.send_signal(signal.SIGTERM)
-    assert hasty.wait(timeout=60) == 0
+    assert hasty.wait(timeout=240) == 0
     assert database.one("SELECT status, attempt FROM forkless.run WHERE id = %s", hasty_run) == ("waiting", 1)
     assert "was shut down" in database.one("SELECT note FROM forkless.run WHERE id = %s", hasty_run)
     assert "Traceback" not in workers.log(1)
@@ -167,7 +167,7 @@ def test_a_worker_process_ends_if_a_canceled_run_leaves_a_thread_behind(url, dat
     database.one("SELECT forkless.cancel(%s, 'me')", number)
     assert database.wait_for(number, "canceled", "failed", "lost") == "canceled"
     assert "has not ended" in database.one("SELECT sentence FROM forkless.run WHERE id = %s", number)
-    assert worker.wait(timeout=90) == 75
+    assert worker.wait(timeout=240) == 75
 
 
 def test_a_run_is_asked_to_stop_once_and_again_only_if_it_is_urgent(tmp_path):
@@ -205,7 +205,7 @@ def test_the_engine_queue_has_the_results_of_any_other(url, database, workers, p
     run = forkless.start("long.yml", inventory="hosts.ini", cwd=project, engine="queue")
     wait_until(lambda: database.all("SELECT 1 FROM forkless.run WHERE status = 'running'"), "the long run")
     run.cancel()
-    assert run.wait(90).status == forkless.Status.CANCELED
+    assert run.wait(240).status == forkless.Status.CANCELED
     assert database.one("SELECT status FROM forkless.run ORDER BY id DESC LIMIT 1") == "canceled"
 
 

@@ -188,7 +188,7 @@ def test_a_slow_follower_never_stalls_the_play():
     follower = run.events()
     next(follower)
     # The play ends while this one has read a single event.
-    assert done.wait(60)
+    assert done.wait(240)
     assert run.wait().ok
     assert len(list(follower)) == 500
 
@@ -287,7 +287,7 @@ def test_ctrl_c_stops_the_run_is_raised_and_works_again_afterwards(tmp_path):
         "    except KeyboardInterrupt:\n"
         "        print('interrupted', engine.at_once)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240)
     assert done.stdout == "interrupted 0\n" * 2, done.stderr
 
 
@@ -305,7 +305,7 @@ def test_a_program_that_ends_during_a_run_ends_the_run():
         "run = forkless.start('site.yml', engine=Pretend(play))\n"
         "next(run.events())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240)
     assert done.stdout.startswith("stopped"), done.stderr
 
 
@@ -331,7 +331,7 @@ def go():
 def test_a_run_that_a_thread_of_the_program_waits_for_outlives_the_main_thread(begins):
     wait = "" if begins == "before" else "threading.main_thread().join(); "
     code = LATE + f"def late(): {wait}go()\nthreading.Thread(target=late).start()\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240)
     if sys.version_info[:2] == (3, 12):  # it starts no thread once the main one has ended
         refused = "refused: could not start a run: can't create new thread at interpreter shutdown\n"
         assert done.stdout in (refused, "left alone\nsuccessful\n"), done.stdout + done.stderr
@@ -343,7 +343,7 @@ def test_a_run_that_a_thread_of_the_program_waits_for_outlives_the_main_thread(b
 @pytest.mark.matrix_ends
 def test_a_run_that_begins_as_the_program_ends_works_or_is_refused_in_a_sentence():
     code = LATE.replace("    threading.main_thread().join()\n", "") + "atexit.register(go)\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240)
     assert done.stdout == "left alone\nsuccessful\n" or done.stdout.startswith("refused: could not start a run:"), (
         done.stderr
     )
@@ -360,7 +360,7 @@ def test_a_run_for_which_there_was_no_thread_is_not_looked_for_as_the_program_en
         "except forkless.SpawnError as err:\n"
         "    kept = err\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=240)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -621,7 +621,7 @@ def test_a_folder_that_vanishes_during_the_run_never_stops_it(tmp_path):
     (tmp_path / "a").rename(tmp_path / "elsewhere")  # at once: a file may be written to it in this moment
     run._deliver(event(2))
     run.cancel()
-    result = run.wait(60)
+    result = run.wait(240)
     assert result.status is Status.CANCELED
     assert "incomplete: No such file or directory" in result.sentence
 
@@ -651,7 +651,7 @@ def test_a_slow_disk_keeps_nobody_waiting_but_the_end(tmp_path, monkeypatch):
     write_event = artifacts_module.Artifacts.write_event
 
     def slowly(self, line):
-        release.wait(60)
+        release.wait(240)
         write_event(self, line)
 
     monkeypatch.setattr(artifacts_module.Artifacts, "write_event", slowly)
@@ -661,7 +661,7 @@ def test_a_slow_disk_keeps_nobody_waiting_but_the_end(tmp_path, monkeypatch):
         ended.set()
 
     run = start(play, artifacts=tmp_path, ident="x")
-    assert ended.wait(60)
+    assert ended.wait(240)
     release.set()
     assert run.wait().ok
     assert len(os.listdir(tmp_path / "x" / "job_events")) == 101

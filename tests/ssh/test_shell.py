@@ -10,7 +10,7 @@ import pytest
 
 from forkless.ssh.shell import InteractiveShell
 
-PATIENCE = 60.0
+PATIENCE = 240.0
 
 
 class Alarm(Exception):

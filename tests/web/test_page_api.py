@@ -380,7 +380,7 @@ def test_alone_it_brings_a_database_and_a_worker_and_takes_them_along(project):
             )  # an open page does not hold it up
             next(streaming.iter_lines())
             served.process.send_signal(signal.SIGTERM)
-            served.process.wait(60)
+            served.process.wait(240)
         assert not os.path.exists(postmaster)
         assert os.listdir(os.path.join(folder, "forkless", "work")) == []
     finally:

@@ -69,7 +69,7 @@ def test_readers_that_one_hint_woke_share_one_question_and_get_what_it_is_about(
             queue.row.place, queue.number, queue.asked = place, queue.number + 1, 0
             for _ in several:
                 queue.hints.put_nowait([])
-            told = await asyncio.wait_for(asyncio.gather(*map(next_row, several)), 30)
+            told = await asyncio.wait_for(asyncio.gather(*map(next_row, several)), 240)
             assert {f'"at":"{place}"'.encode() in one for one in told} == {True}
             assert queue.asked == 1
         for one in several:
@@ -113,13 +113,13 @@ def test_a_stream_ends_when_its_reader_may_no_longer_read(monkeypatch, kind):
         stream = readers.run_stream(1, 0, still) if kind == "run" else readers.list_stream(((), "", "", None, 5), still)
         if kind == "run":
             queue.hints.put_nowait([])
-            assert b"site.yml" in await asyncio.wait_for(next_row(stream), 30)
+            assert b"site.yml" in await asyncio.wait_for(next_row(stream), 240)
         else:
             monkeypatch.setattr(readers, "_runs", runs)
         may = False
         queue.row.place = "a secret"
         queue.number += 1
         queue.hints.put_nowait([])
-        assert await asyncio.wait_for(next_row(stream), 30) is None
+        assert await asyncio.wait_for(next_row(stream), 240) is None
 
     asyncio.run(main())

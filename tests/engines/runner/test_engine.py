@@ -301,7 +301,7 @@ def test_a_hundred_megabytes_pass_through_without_staying(instead):
         """
     )
     run = forkless.start("x.yml", engine=engine)
-    result = run.wait(110)
+    result = run.wait(240)
     assert result.ok
     assert len(run._text) == 100_000_004
     assert run._text.read(len(run._text) - 4) == b"END\n"

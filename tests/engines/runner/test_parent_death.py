@@ -168,7 +168,7 @@ def test_a_first_process_that_the_kernel_has_asked_is_not_asked_again(tmp_path, 
     popen = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(tmp_path)}, start_new_session=True)
     try:
         parent_death.clean_up_after(popen.pid, f"{MARK}={tmp_path}", "", number)
-        popen.wait(60)  # the tree may have reaped it, so its status is not known
+        popen.wait(240)  # the tree may have reaped it, so its status is not known
         assert asked == ([number] if number else [])
     finally:
         popen.kill()

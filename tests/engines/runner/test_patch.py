@@ -296,7 +296,7 @@ def test_stop_ends_the_tree_and_takes_the_pidfile(tmp_path, patched):
         time.sleep(0.01)
     pidfile.write_text(str(child.pid))
     ansible_runner.runner.Runner.handle_termination(child.pid, pidfile=str(pidfile))
-    assert child.wait(60) < 0
+    assert child.wait(240) < 0
     assert not pidfile.exists()
     assert ProcessTree(int((tmp_path / "grandchild").read_text())).alive() == []
     # 2.3 calls it so

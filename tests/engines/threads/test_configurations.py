@@ -31,7 +31,7 @@ def in_process(code, cwd):
 
 
 def until(true):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not true():
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)

@@ -106,7 +106,7 @@ class Held(context.ThreadScope):
             self.interrupt.begin()
             with self._lock:
                 self.inside.set()
-                self.go.wait(30)
+                self.go.wait(240)
                 self.ended.append("let go")
         except interrupt.WorkerStopped:
             self.ended.append("stopped")
@@ -124,10 +124,10 @@ def test_a_worker_that_holds_the_maskers_lock_is_stopped_after_it_has_let_go():
     lock = secret_masker.MaskerLock()
     worker = Held(lock)
     worker.thread.start()
-    assert worker.inside.wait(30)
+    assert worker.inside.wait(240)
     worker.interrupt.trigger(interrupt.WorkerStopped)
     worker.go.set()
-    worker.thread.join(30)
+    worker.thread.join(240)
     assert worker.ended == ["let go", "stopped"]
     with lock:
         pass

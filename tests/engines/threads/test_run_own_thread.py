@@ -377,7 +377,7 @@ def test_sigterm_ends_the_command_while_its_main_thread_is_blocked_in_c(project)
     wait_for(lambda: pidfile.exists() and pidfile.read_text())
     os.kill(process.pid, signal.SIGTERM)
     try:
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     finally:
         process.kill()
     assert process.returncode == -signal.SIGTERM

@@ -99,8 +99,8 @@ def test_an_order_is_taken_back_when_its_worker_is_stopped_as_it_is_given(moment
 
     worker = threading.Thread(target=work)
     worker.start()
-    worker.join(30)
-    stopping[0].join(30)
+    worker.join(240)
+    stopping[0].join(240)
     assert seen == ["stopped"]
     assert not interpreter.busy
     order, *rest = line.frames
@@ -134,7 +134,7 @@ def test_one_that_has_something_to_do_is_not_sent_home_before_it_is_done():
     assert [kind for kind, _ in line.frames] == [b"C"]
     interpreter._hear(b"O", line.frames[0][1], b"/home")
     interpreter._hear(b"X", line.frames[0][1], b"0")
-    thread.join(30)
+    thread.join(240)
     assert came == [b"/home"]
     assert line.closed
 
@@ -170,7 +170,7 @@ def test_who_stops_a_worker_does_not_wait_for_a_host_that_does_not_read(monkeypa
     class Full(Line):
         def send(self, _data):
             self.frames.append((b"?", 0))
-            assert ended.wait(30)
+            assert ended.wait(240)
             raise BrokenPipeError
 
         def end_now(self):
@@ -180,7 +180,7 @@ def test_who_stops_a_worker_does_not_wait_for_a_host_that_does_not_read(monkeypa
     interpreter.attach(Full())
     thread, came = asking(interpreter)
     interpreter._give_up(1, interpreter._calls[1])
-    thread.join(30)
+    thread.join(240)
     assert [type(one) for one in came] == [NotStartedError]
 
 
@@ -261,7 +261,7 @@ def test_who_comes_to_a_machine_waits_for_interpreters_that_another_is_ending_th
 
         def retire(self, *, until):
             asked.set()
-            assert may_end.wait(30)
+            assert may_end.wait(240)
 
     for name in ("ann", "ben"):
         keep.get("here", name, Leaving, machine="m" + name, become_user=True)
@@ -271,13 +271,13 @@ def test_who_comes_to_a_machine_waits_for_interpreters_that_another_is_ending_th
     first = threading.Thread(target=keep.close_idle_of_other_users, args=("machine",))
     second = threading.Thread(target=keep.close_idle_of_other_users, args=("machine",))
     first.start()
-    assert asked.wait(30)
+    assert asked.wait(240)
     assert keep.has_become_user_interpreters
     second.start()
     second.join(0.2)
     assert second.is_alive()
     may_end.set()
     for thread in (first, second):
-        thread.join(30)
+        thread.join(240)
         assert not thread.is_alive()
     assert not keep.has_become_user_interpreters

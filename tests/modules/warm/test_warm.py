@@ -264,7 +264,7 @@ def test_the_command_line_is_shown_to_who_asks(project):
 
 
 def wait_for(check, what):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         found = check()
         if found:

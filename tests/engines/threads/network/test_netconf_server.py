@@ -52,7 +52,7 @@ class NetconfServer:
     def close(self) -> None:
         self._process.stdin.close()
         self._process.stdout.close()
-        self._process.wait(30)
+        self._process.wait(240)
 
 
 @pytest.fixture(scope="module", autouse=True)

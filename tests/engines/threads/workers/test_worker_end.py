@@ -41,11 +41,11 @@ def test_a_worker_that_has_answered_is_left_to_tidy_up(answered, monkeypatch):
     with context.enter(run_context):
         worker = Tidying(answered)
         worker.start()
-        assert worker.at_work.wait(30)
+        assert worker.at_work.wait(240)
         worker.terminate()  # what the run does with all its workers when the last result is in
         if answered:
             worker.may_go.set()
-        worker.join(30)
+        worker.join(240)
         assert not worker.is_alive()
         assert worker.tidied is answered
         assert worker.exitcode == (0 if answered else -15)

@@ -127,7 +127,7 @@ def test_an_archive_that_ten_hosts_come_with_is_read_once(monkeypatch):
         return original(archive)
 
     def come(archive):
-        together.wait(60)
+        together.wait(240)
         return payload.manifest_of(archive)
 
     monkeypatch.setattr(payload, "_read", slowly)
