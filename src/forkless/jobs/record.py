@@ -198,6 +198,8 @@ def decode(body: bytes) -> dict[str, Any]:
             raise ValueError("it holds no object")  # noqa: TRY004 -- ValueError is the only error of this function
         level: list[Any] = [what]
         for _ in range(_DEEPEST):
+            if not level:
+                break
             level = [
                 inner
                 for outer in level
