@@ -109,7 +109,7 @@ network: $(VENV)/.ready  ## one playbook on devices by stock and by forkless, at
 	@FORKLESS_NETWORK=1 $(BIN)/python -m pytest -q -n 2 tests/engines/threads/network
 
 faults: $(VENV)/.ready  ## controllers killed at every step and event, 20 rounds each; full disks, 500 jobs, all scenarios over ssh; the queue, on both PostgreSQLs (as root, with pgbouncer, libfaketime and Debian's postgresql)
-	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs/test_start_once.py tests/jobs/test_job_environments.py tests/jobs/test_job_scenarios.py
+	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/jobs tests/cli/test_jobs_command.py tests/cli/test_jobs_operator.py
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/queue
 	@FORKLESS_ROUNDS=20 $(BIN)/python -m pytest tests/web/test_page_disk.py
 	@FORKLESS_ROUNDS=20 FORKLESS_TEST_POSTGRESQL=debian $(BIN)/python -m pytest tests/queue

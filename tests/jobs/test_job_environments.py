@@ -90,7 +90,7 @@ def test_on_a_full_disk_a_play_ends_before_it_starts_anything(controller):
         role("async_job_load", job_name="j", claim=True),
         start("touch started-all-the-same"),
     ]
-    command = controller.command([{"hosts": "here", "gather_facts": False, "tasks": tasks}])
+    command = controller.command([{"hosts": "here", "gather_facts": False, "tasks": tasks}], engine="stock")
     done = subprocess.run(
         apart(state, *command), cwd=controller.folder, env=controller.environ(), capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL, timeout=300,

@@ -14,7 +14,7 @@ import pytest
 
 from forkless import jobs
 from forkless.jobs import Key
-from jobs_controller import heard, role, start, told, until
+from jobs_controller import USUAL, heard, role, start, told, until
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900)]
 
@@ -32,7 +32,7 @@ def unsafe(text):
 
 @pytest.mark.parametrize("engine", ["stock", "forkless"])
 def test_saved_and_loaded_by_name_with_metadata_without_facts_in_one_loop(controller, engine):
-    names = NAMES if engine == "stock" else NAMES[:2]
+    names = NAMES if engine == USUAL else NAMES[:2]
     (controller.folder / "one.yml").write_text(json.dumps([
         role("async_job_save", job_name="{{ item }}", ansible_job_id="123e4.{{ n }}", metadata={"n": "{{ n }}", "deep": [{"a": None}]}),
         role("async_job_load", job_name="{{ item }}"),
@@ -124,6 +124,7 @@ def test_a_delegated_job_is_kept_under_the_host_it_is_for_and_found_where_it_run
         far(role("async_job_save", job_name="d", ansible_job_id="{{ started.ansible_job_id }}")),
         far(role("async_job_status", job_name="d")),
         facts=["async_job_status_state", "async_job_load_async_dir"],
+        engine="stock",
     )
     assert said["async_job_status_state"] == "running"
     assert said["async_job_load_async_dir"].startswith(str(far_dir))
@@ -188,6 +189,7 @@ def test_where_home_is_not_the_passwd_home_the_job_is_found_all_the_same(control
         inventory=inventory,
         environ={"HOME": str(controller.home)},
         facts=["async_job_load_async_dir", "async_job_status_state"],
+        engine="stock",
     )  # fmt: skip
     try:
         real_home = pwd.getpwuid(os.geteuid()).pw_dir
@@ -198,7 +200,7 @@ def test_where_home_is_not_the_passwd_home_the_job_is_found_all_the_same(control
     finally:
         controller.tasks(
             role("async_job_kill", job_name="homeless", grace=1), role("async_job_kill", job_name="plain", grace=1),
-            role("async_job_cleanup"), inventory=inventory, environ={"HOME": str(controller.home)},
+            role("async_job_cleanup"), inventory=inventory, environ={"HOME": str(controller.home)}, engine="stock",
         )  # fmt: skip
     assert not os.path.exists(said["async_job_load_async_dir"])
 

@@ -12,21 +12,19 @@ import subprocess
 import pytest
 import yaml
 
-from jobs_controller import SOURCE, role, until
+from jobs_controller import MANY_ROUNDS, SOURCE, USUAL, role, until
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900)]
 
 # With `make faults` every playbook runs with stock's command, here and on a host over ssh. Else stock runs those that show the whole
-# pattern, and forkless, which needs a third of the time, the others; only those that show the pattern or a crash run over ssh.
-MANY_ROUNDS = int(os.environ.get("FORKLESS_ROUNDS", "2")) >= 5
-ENGINE = "stock" if MANY_ROUNDS else "forkless"
-EVERYWHERE = [("here", ENGINE), ("far", ENGINE)]
+# pattern, and forkless the others; only those that show the pattern or a crash run over ssh.
+EVERYWHERE = [("here", USUAL), ("far", USUAL)]
 BOTH = pytest.mark.parametrize("play", EVERYWHERE, ids="-".join, indirect=True)
 MORE = pytest.mark.parametrize("play", EVERYWHERE if MANY_ROUNDS else EVERYWHERE[:1], ids="-".join, indirect=True)
 ALL = pytest.mark.parametrize(
     "play", [("here", "stock"), ("far", "stock"), ("here", "forkless")], ids="-".join, indirect=True
 )
-HERE = pytest.mark.parametrize("play", [("here", ENGINE)], ids="-".join, indirect=True)
+HERE = pytest.mark.parametrize("play", [("here", USUAL)], ids="-".join, indirect=True)
 
 
 @pytest.fixture

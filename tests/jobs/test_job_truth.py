@@ -15,7 +15,7 @@ import sys
 
 import pytest
 
-from jobs_controller import until
+from jobs_controller import ENGINES, USUAL, until
 
 # In one worker: all of them ask the same jobs.
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(900), pytest.mark.xdist_group("jobs-truth")]
@@ -122,8 +122,8 @@ def over(controller, name, jid, folder):
         return False
 
 
-# The target's side is the same whoever asks; so on forkless a few stand for all.
-ON_FORKLESS = ["running", "failed", "everything got SIGKILL", "time limit passed"]
+# The target's side is the same whoever asks; so on the other engine a few stand for all.
+ON_THE_OTHER = ["running", "failed", "everything got SIGKILL", "time limit passed"]
 
 
 def make_answers(controller, names, engine):
@@ -165,13 +165,14 @@ def make_answers(controller, names, engine):
 
 @pytest.fixture(scope="module")
 def answers(shared_controller):
-    return make_answers(shared_controller, list(CASES), "stock")
+    return make_answers(shared_controller, list(CASES), USUAL)
 
 
-def test_the_truth_is_told_on_forkless_too(controller):
-    answers = make_answers(controller, ON_FORKLESS, "forkless")
+def test_the_truth_is_told_on_the_other_engine_too(controller):
+    [other] = set(ENGINES) - {USUAL}
+    answers = make_answers(controller, ON_THE_OTHER, other)
     assert {name: truth["state"] for name, (truth, _) in answers.items()} == {
-        name: CASES[name][2] for name in ON_FORKLESS
+        name: CASES[name][2] for name in ON_THE_OTHER
     }
     for name, (_, stock) in answers.items():
         assert (bool(stock["finished"]), bool(stock["failed"])) == CASES[name][3], stock
@@ -231,7 +232,7 @@ def test_a_job_in_a_process_table_read_by_ps_is_found_as_in_proc(controller, mon
         from ansible_collections.forkless.core.plugins.module_utils import processes
     finally:
         sys.path.pop(0)
-    controller.tasks({"ansible.builtin.command": "sleep 613", "async": 100, "poll": 0, "register": "s"})
+    controller.tasks({"ansible.builtin.command": "sleep 613", "async": 100, "poll": 0, "register": "s"}, engine="stock")
     jid = until(
         lambda: [name for name in os.listdir(controller.async_dir) if name.startswith("j")], what="the job's file"
     )[0]

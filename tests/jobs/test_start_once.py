@@ -13,7 +13,7 @@ import pytest
 
 from forkless import jobs
 from forkless.jobs import Key
-from jobs_controller import ENGINES, Controller, role, until
+from jobs_controller import ENGINES, MANY_ROUNDS, USUAL, Controller, role, until
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(1200)]
 
@@ -21,8 +21,8 @@ STEPS = ["before claim", "after claim", "after start", "after save"]
 # Rounds for each step. One run of a playbook is a round on each of its hosts.
 ROUNDS = int(os.environ.get("FORKLESS_ROUNDS", "2"))
 HOSTS = min(5, ROUNDS)
-# With few rounds, the step at which most can go wrong runs on forkless, and all four on stock.
-CASES = [("stock", step) for step in STEPS] + [("forkless", step) for step in (STEPS if ROUNDS >= 5 else STEPS[2:3])]
+# With few rounds, the step at which most can go wrong runs on stock, and all four on forkless.
+CASES = [("stock", step) for step in (STEPS if MANY_ROUNDS else STEPS[2:3])] + [("forkless", step) for step in STEPS]
 
 
 def die(step):
@@ -161,7 +161,7 @@ def test_controllers_that_come_to_the_hosts_in_opposite_orders_do_not_wait_for_e
     hosts = 3
     outs = finish_well(
         run(controller, pattern("file:"), "stock", hosts, "--forks=1"),
-        run(controller, pattern("file:"), "stock", hosts, "--forks=1", backwards=True),
+        run(controller, pattern("file:"), USUAL, hosts, "--forks=1", backwards=True),
     )
     assert ids(outs[0]) == ids(outs[1])
     check_one_each(controller, hosts, outs[0])
@@ -185,10 +185,10 @@ def over(controller, backend, host="h0"):
 def start_anew_by_five(controller, backend):
     """Five controllers see the same job that is over: one starts it anew, the others find that one."""
     play = pattern(backend, forget=["done"])
-    first = run(controller, play, "stock", 1)
+    first = run(controller, play, USUAL, 1)
     finish(first)
     old = over(controller, backend)
-    controllers = [run(controller, play, engine, 1) for engine in (*ENGINES, "stock", "stock", "stock")]
+    controllers = [run(controller, play, engine, 1) for engine in (*ENGINES, USUAL, USUAL, USUAL)]
     outs = finish_well(*controllers)
     found = {ids(out)["h0"] for out in outs}
     assert len(found) == 1, found
@@ -217,7 +217,7 @@ def test_a_controller_that_sleeps_past_its_lease_cannot_start_a_second_job(contr
     ]
     slow = run(controller, pattern("file:", lease=1, between=sleepy), "stock", 1)
     until((controller.folder / "asleep").exists, 300, "the first claim")
-    second = run(controller, pattern("file:"), "stock", 1)
+    second = run(controller, pattern("file:"), USUAL, 1)
     out = finish(second)
     assert second.returncode == 0, out
     (controller.folder / "wake").touch()
@@ -232,7 +232,7 @@ def test_a_job_that_nobody_saved_is_found_with_no_record_at_all(controller):
     first = run(controller, pattern("file:"), "stock", 1, die_at="after start")
     finish(first)
     (controller.folder / ".ansible_async_state").rename(controller.folder / "gone")
-    second = run(controller, pattern("file:"), "stock", 1)
+    second = run(controller, pattern("file:"), USUAL, 1)
     out = finish(second)
     assert second.returncode == 0, out
     check_one_each(controller, 1, out)
@@ -240,7 +240,7 @@ def test_a_job_that_nobody_saved_is_found_with_no_record_at_all(controller):
 
 
 def test_a_store_that_cannot_be_reached_ends_the_play_and_starts_nothing(controller):
-    process = run(controller, pattern("ara+http://127.0.0.1:9?claims=file:claims"), "stock", 1)
+    process = run(controller, pattern("ara+http://127.0.0.1:9?claims=file:claims"), USUAL, 1)
     out = finish(process)
     assert process.returncode == 2
     assert "could not be reached" in out
@@ -253,8 +253,8 @@ def test_a_store_that_cannot_be_reached_ends_the_play_and_starts_nothing(control
 def test_the_pattern_holds_on_a_server_as_it_does_in_a_folder(controller, where, weed, ara, make_url, tmp_path):
     url = make_url(where, {"s3": weed, "ara+file": ara}[where], tmp_path)
     outs = []
-    for _ in range(2):
-        process = run(controller, pattern(url), "stock", 1)
+    for engine in ("stock", USUAL):
+        process = run(controller, pattern(url), engine, 1)
         outs.append(finish(process))
         assert process.returncode == 0, outs[-1]
     assert ids(outs[0]) == ids(outs[1])
@@ -328,7 +328,7 @@ def run_until(controller, event):
     told = controller.folder / "told"
     told.unlink(missing_ok=True)
     more = {"ANSIBLE_CALLBACK_PLUGINS": str(plugins), "TOLD": str(told), "KILL_AT": str(event)}
-    command = controller.command(with_roles(), inventory=inventory(controller, 1))
+    command = controller.command(with_roles(), inventory=inventory(controller, 1), engine="stock")
     process = subprocess.Popen(
         command, cwd=controller.folder, env=controller.environ(**more), text=True, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -359,7 +359,7 @@ def test_a_controller_killed_at_any_event_between_load_and_save_leaves_one_job_a
     start = events.index("start begin")
     saved = max(number for number, event in enumerate(events) if "async_job_save" in event)
     # All of them with many rounds; else the second one after the start, and the one before the save. That before the start is a step above.
-    chosen = range(1, len(events) + 1) if ROUNDS >= 5 else [start + 2, saved - 1]
+    chosen = range(1, len(events) + 1) if MANY_ROUNDS else [start + 2, saved - 1]
     for event in chosen:
         with Controller(tmp_path / str(event)) as controller:
             killed, out, _ = run_until(controller, event)
@@ -397,7 +397,7 @@ print(action._load({"claim": True, "retries": 0, "forget": ["done"]}))
 
 
 def test_a_job_that_another_controller_starts_anew_while_the_host_is_asked_is_the_one_that_is_found():
-    done = subprocess.run([sys.executable, "-c", OUT_OF_DATE], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run([sys.executable, "-c", OUT_OF_DATE], capture_output=True, text=True, check=False, timeout=240)
     assert (done.stdout, done.stderr) == ("new\n", "")
 
 
