@@ -371,6 +371,8 @@ def test_a_controller_killed_at_any_event_between_load_and_save_leaves_one_job_a
             check_one_each(controller, 1, out)
 
 
+# The same controllers race in a folder above; on S3 forty claims race in test_job_stores.py, and one controller after the other runs above.
+@pytest.mark.skipif(not MANY_ROUNDS, reason="make faults runs it: it takes long")
 @pytest.mark.xdist_group("jobs-servers")
 def test_of_five_controllers_on_a_real_s3_server_one_starts_the_job_anew_and_the_others_find_it(
     controller, weed, make_url, tmp_path
