@@ -103,7 +103,10 @@ def test_a_root_that_cannot_be_used_is_named(noxfile, monkeypatch):
 MEET = """
 import pathlib, sys, time
 pathlib.Path(sys.argv[1]).touch()
+end = time.monotonic() + 100
 while not pathlib.Path(sys.argv[2]).exists():
+    if time.monotonic() > end:
+        sys.exit("nobody came")
     time.sleep(0.01)
 print(sys.argv[1])
 sys.exit(int(sys.argv[3]))
