@@ -139,6 +139,7 @@ def test_functions_imported_by_name_before_see_the_child():
     assert current_process().name == "MainProcess"
 
 
+@pytest.mark.matrix
 def test_the_other_start_methods_stay_processes_when_only_thread_is_asked_for():
     stock = multiprocessing.context.ForkProcess._Popen
     with fm.installed(stand_in=False):

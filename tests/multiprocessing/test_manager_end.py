@@ -54,6 +54,7 @@ def test_a_proxy_gives_its_reference_back_whether_or_not_it_has_a_serial_number(
     assert not idset
 
 
+@pytest.mark.matrix
 def test_a_server_drops_what_no_proxy_is_left_of():
     with fm.installed(), multiprocessing.get_context("spawn").Manager() as manager:
         kept = manager.list()

@@ -310,6 +310,7 @@ def test_a_lock_that_a_child_holds_shows_the_child_and_no_thread(ctx):
     queue.close()
 
 
+@pytest.mark.matrix
 @pytest.mark.spawns
 def test_starting_a_child_does_not_choose_the_default_start_method(python):
     script = """
@@ -326,12 +327,41 @@ if __name__ == "__main__":
     python(script)
 
 
-def test_the_tracker_takes_names_in_any_alphabet():
+@pytest.mark.matrix
+@pytest.mark.spawns
+def test_the_default_start_method_is_the_pythons_and_its_children_are_threads(python):
+    """It is fork up to 3.13 on Linux, and forkserver since 3.14."""
+    script = """
+import multiprocessing
+import os
+import threading
+import forkless.multiprocessing
+
+def tell(queue):
+    queue.put((os.getpid(), threading.get_native_id(), multiprocessing.get_start_method()))
+
+if __name__ == "__main__":
+    forkless.multiprocessing.install()
+    queue = multiprocessing.Queue()
+    child = multiprocessing.Process(target=tell, args=(queue,))
+    child.start()
+    pid, thread, method = queue.get(timeout=60)
+    child.join()
+    assert (child.exitcode, pid) == (0, os.getpid())
+    assert thread != threading.get_native_id()
+    print(method, multiprocessing.get_start_method(), type(child._popen).method)
+    """
+    stock = python("import multiprocessing\nprint(multiprocessing.get_start_method())").stdout.strip()
+    assert python(script).stdout.split() == [stock] * 3
+
+
+@pytest.mark.matrix
+def test_the_tracker_takes_names_in_any_alphabet_up_to_255_bytes():
     from multiprocessing import resource_tracker
 
     with fm.installed():
-        for name in ("/ж" + "x" * 250, "/two\nlines"):
+        for name in ("/" + "ж" * 127, "/" + "x" * 254, "/two\nlines"):
             resource_tracker.register(name, "shared_memory")
             resource_tracker.unregister(name, "shared_memory")
-        with pytest.raises(ValueError, match="too long"):
-            resource_tracker.register("/" + "ж" * 250, "shared_memory")
+        with pytest.raises(ValueError, match=r"too long \(max 255 bytes\)"):
+            resource_tracker.register("/x" + "ж" * 127, "shared_memory")

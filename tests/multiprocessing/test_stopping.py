@@ -269,6 +269,7 @@ def spin_until_interrupted(queue):
         queue.put("caught")
 
 
+@pytest.mark.matrix
 def test_a_child_may_catch_an_interrupt_and_go_on(ctx):
     queue = ctx.SimpleQueue()
     child = ctx.Process(target=spin_until_interrupted, args=(queue,))
@@ -281,6 +282,7 @@ def test_a_child_may_catch_an_interrupt_and_go_on(ctx):
     queue.close()
 
 
+@pytest.mark.matrix
 def test_a_child_that_does_not_catch_an_interrupt_ends_with_status_1(ctx, capfd):
     queue = ctx.SimpleQueue()
     child = ctx.Process(target=spin, args=(queue,), name="Tantalus")
@@ -294,6 +296,7 @@ def test_a_child_that_does_not_catch_an_interrupt_ends_with_status_1(ctx, capfd)
     queue.close()
 
 
+@pytest.mark.matrix
 def test_an_interrupted_child_that_is_blocked_counts_as_dead_and_is_named(ctx, capfd):
     read_end, write_end = ctx.Pipe(duplex=False)
     queue = ctx.SimpleQueue()

@@ -158,6 +158,7 @@ def test_every_option_has_all_the_names_that_it_has_in_the_builtin_plugin():
     for name in set(theirs) & set(ours):
         missing = {one for one in names(theirs[name]) - names(ours[name]) if not one[2].startswith("delegated_vars[")}
         assert not missing, name
+        assert ours[name].get("secret", False) or not theirs[name].get("secret"), name
 
 
 def test_importing_the_library_starts_no_program():

@@ -48,6 +48,27 @@ def test_passwords_that_a_run_was_given_are_masked_as_if_they_had_been_typed(pro
     assert "hush" not in result.stdout
 
 
+def test_secrets_of_our_ssh_plugin_are_masked_in_every_run_that_gives_them_to_it(project):
+    """The second run finds the plugin and its options in caches."""
+    tasks = """
+    - ping:
+      ignore_errors: true
+      ignore_unreachable: true
+      vars:
+        ansible_connection: forkless.core.ssh
+        ansible_host: 127.0.0.1
+        ansible_port: 1
+        ansible_password: hush-word
+        ansible_private_key: hush-key
+        ansible_private_key_passphrase: hush-phrase
+    - debug: {msg: 'hush-word hush-key hush-phrase'}
+    """
+    for _ in range(2):
+        result = project.run(textwrap.dedent(tasks), limit="h1")
+        assert messages(result)["h1"] == "$REDACTED$ $REDACTED$ $REDACTED$", result.stdout
+        assert "hush" not in result.stdout
+
+
 def test_what_a_task_prints_is_masked_while_it_runs_and_so_is_its_name(project):
     project.write("said.txt", "the word is open-sesame\n")
     tasks = """

@@ -15,6 +15,7 @@ import time
 import pytest
 
 import forkless
+from forkless.core import versions
 from forkless.modules.warm import bytecode, channel
 from forkless.modules.warm import interpreter as warm_interpreter
 from forkless.modules.warm.interpreter import BOOT, NEVER_INTERRUPTED, WarmInterpreter, boot_text
@@ -56,10 +57,11 @@ def interpreter(minor):
     return None
 
 
-@pytest.fixture(params=range(8, 14), ids=lambda minor: f"3.{minor}")
+@pytest.fixture(params=range(8, 16), ids=lambda minor: f"3.{minor}")
 def old(request):
-    core = importlib.metadata.version("ansible-core").rpartition(".")[0]
-    if (3, request.param) < OLDEST[core]:
+    core = versions.minor_of(importlib.metadata.version("ansible-core"))
+    newest = max(int(python.partition(".")[2]) for python, minor in versions.PAIRS if minor == core)
+    if not OLDEST[core] <= (3, request.param) <= (3, newest):
         pytest.skip(f"ansible-core {core} does not support this Python on hosts")
     path = interpreter(request.param)
     if path is None:
