@@ -102,8 +102,13 @@ def test_what_only_some_tasks_need_is_sent_before_them(old, tmp_path):
     assert {"told", "job", "again"} <= {line for one in told for line in str(one).replace("'", " ").split()}, told
 
 
-def test_modules_run_with_bytecode_of_that_python_if_it_is_here_too(tmp_path, monkeypatch):
-    minor = next(one for one in (12, 13, 11, 10, 9) if one != sys.version_info[1] and interpreter(one))
+@pytest.mark.matrix
+@pytest.mark.parametrize("off", ["", "host-bytecode"], ids=["on", "switched off"])
+def test_modules_run_with_bytecode_of_that_python_if_it_is_here_too(tmp_path, monkeypatch, off):
+    here = (one for one in (12, 13, 14, 11, 10) if one != sys.version_info[1] and interpreter(one))
+    minor = next(here, None)
+    if minor is None:
+        pytest.skip("there is no second Python here")
     path = interpreter(minor)
     monkeypatch.setattr(bytecode, "ENOUGH", 1)
     monkeypatch.setattr(bytecode, "COMPILER", bytecode.HostBytecode())
@@ -114,10 +119,12 @@ def test_modules_run_with_bytecode_of_that_python_if_it_is_here_too(tmp_path, mo
     (tmp_path / "play.yml").write_text(
         "- hosts: all\n  gather_facts: false\n  tasks:\n    - ping:\n    - command: echo told\n"
     )
+    monkeypatch.setenv("FORKLESS_DISABLE", off)
     result = forkless.run(playbook="play.yml", inventory="hosts", engine="threads", cwd=tmp_path)
     result.raise_for_failures()
     keys = {key.partition(":")[2] for _, key in bytecode.COMPILER._codes}
-    assert {"ansible/module_utils/basic.py", "ansible/modules/ping.py", "ansible/modules/command.py"} <= keys
+    wanted = {"ansible/module_utils/basic.py", "ansible/modules/ping.py", "ansible/modules/command.py"}
+    assert keys & wanted == (set() if off else wanted)
 
 
 def test_errands_are_done(old, tmp_path):

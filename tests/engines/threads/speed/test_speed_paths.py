@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
 import pathlib
 import re
+import subprocess
 import sys
 import threading
 
@@ -42,13 +44,13 @@ DONE_BY_ANSIBLE = {
 ELSEWHERE = {
     **dict.fromkeys(caches.BOUNDS, "engines/threads/speed/test_caches.py: test_every_cache_answers_in_an_ordinary_run"),
     "archive-cache": "modules/warm/test_archives.py: test_it_can_be_switched_off_and_hosts_are_told_the_same",
-    "gc-tuning": "engines/threads/speed/test_shortcuts.py: test_the_collector_is_as_it_was_after_a_command",
-    "host-bytecode": "modules/warm/test_bytecode.py: test_it_can_be_switched_off",
+    "gc-tuning": "engines/threads/speed/test_speed_paths.py: test_a_part_of_the_command_is_on_unless_it_is_switched_off",
+    "host-bytecode": "modules/warm/test_pythons_of_hosts.py: test_modules_run_with_bytecode_of_that_python_if_it_is_here_too",
     "live-output": "modules/test_live_output.py: test_it_is_on_unless_it_is_switched_off",
     "loop-workers": "engines/threads/workers/test_loop_items.py: test_it_can_be_switched_off",
     "network-asyncssh": "engines/threads/network/test_asyncssh.py: test_the_switch_gives_netcommons_choice_back",
     "network-connections": "engines/threads/network/test_module_processes.py: test_the_switch_gives_ansibles_helper_back",
-    "plain-routing": "engines/threads/speed/test_plain_routing.py: test_it_can_be_switched_off_and_is_for_runs_only",
+    "plain-routing": "engines/threads/speed/test_speed_paths.py: test_a_part_of_the_command_is_on_unless_it_is_switched_off",
     "remote-files": "ssh/test_remote_files.py: test_a_host_that_has_an_interpreter_is_asked_for_no_shell_and_no_transfer",
 }
 TESTS = pathlib.Path(__file__).resolve().parents[3]
@@ -127,6 +129,52 @@ def test_a_part_is_on_unless_it_is_switched_off(project):
             if off[function] <= 2 * on[function]:
                 wrong[name] = f"{function}: {on[function]} calls with it, {off[function]} without"
     assert not wrong
+
+
+# The longest text that the YAML parser is given, and the collector's threshold while a task is templated.
+COMMAND = """
+import sys, yaml
+from forkless.cli import main
+
+load, lengths = yaml.load, []
+
+def measured(text, *more, **options):
+    lengths.append(len(text) if isinstance(text, (str, bytes)) else 0)
+    return load(text, *more, **options)
+
+yaml.load = measured
+status = main(sys.argv[1:])
+print("longest:", max(lengths, default=0))
+sys.exit(status)
+"""
+THRESHOLD = """
+import gc
+
+class FilterModule:
+    def filters(self):
+        return {"threshold": lambda _: gc.get_threshold()[0]}
+"""
+
+
+@pytest.mark.parametrize("name", ["gc-tuning", "plain-routing"])
+def test_a_part_of_the_command_is_on_unless_it_is_switched_off(project, name):
+    project.write("filter_plugins/threshold.py", THRESHOLD)
+    spec = project.spec("- debug: {msg: 'threshold: {{ 1 | threshold }}.'}\n")
+    measured = {}
+    for off in ("", name):
+        done = subprocess.run(
+            [sys.executable, "-c", COMMAND, "playbook", "-i", spec["inventory"], "-l", "h1", spec["playbook"]],
+            cwd=spec["cwd"],
+            env={**os.environ, "FORKLESS_DISABLE": off},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        word = {"gc-tuning": "threshold", "plain-routing": "longest"}[name]
+        measured[off] = int(re.search(rf"{word}: (\d+)", done.stdout)[1])
+    more, less = ("", name) if name == "gc-tuning" else (name, "")
+    assert measured[more] > 2 * measured[less], measured
 
 
 def test_modules_run_warm(project):
