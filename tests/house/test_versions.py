@@ -93,6 +93,50 @@ def test_the_pythons_of_a_root_are_tested_with_those_of_this_machine(noxfile, mo
     assert noxfile.interpreters("3.15") == []
 
 
+@pytest.fixture
+def tested(noxfile, monkeypatch):
+    """The pairs that a session of nox tests where these Pythons are found: (full version, what pip is asked for)."""
+
+    def run(session, *found):
+        pairs = []
+
+        def interpreters(minor):
+            return [
+                noxfile.Interpreter(full, f"/usr/bin/python{full}")
+                for full in found
+                if versions.minor_of(full) == minor
+            ]
+
+        monkeypatch.setattr(noxfile, "interpreters", interpreters)
+        monkeypatch.setattr(noxfile, "_pair", lambda _session, python, core, *_: pairs.append((python.full, core)))
+        getattr(noxfile, session)(None)
+        return pairs
+
+    return run
+
+
+@pytest.mark.parametrize("newest", ["3.14.8", "3.15.0"])
+def test_the_short_matrix_has_one_pair_with_the_newest_python_of_the_machine(tested, noxfile, newest):
+    pairs = tested("matrix", "3.11.7", "3.12.1", "3.13.0", "3.13.15", newest)
+    assert {core.minor for core in versions.CORES} - {versions.minor_of(core.strip("=~")) for _, core in pairs} == {
+        "2.19"
+    }
+    assert [core for python, core in pairs if python == newest] == [noxfile.releases(versions.CORES[-1])[-1]]
+    assert not [python for python, _ in pairs if python == "3.13.0"], "the newest patch release of each"
+
+
+def test_the_long_matrix_has_oldest_and_newest_of_both_for_every_pair(tested):
+    found = [f"{python}.{patch}" for python in versions.PYTHONS for patch in (0, 3, 15)]
+    pairs = tested("full", *found)
+    assert len(pairs) == len(set(pairs))
+    for python, minor in versions.PAIRS:
+        core = next(one for one in versions.CORES if one.minor == minor)
+        asked = {one for full, one in pairs if full == f"{python}.0" and versions.minor_of(one.strip("=~")) == minor}
+        assert asked == {one for full, one in pairs if full == f"{python}.15" and one in asked}
+        assert len(asked) == len({core.oldest, core.newest}), asked
+    assert not [full for full, _ in pairs if full.endswith(".3")]
+
+
 def test_a_root_that_cannot_be_used_is_named(noxfile, monkeypatch):
     failed = subprocess.CompletedProcess([], 1, "", "unshare: Operation not permitted")
     monkeypatch.setattr(noxfile.subprocess, "run", lambda *_, **__: failed)
