@@ -55,15 +55,17 @@ def packages(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-@pytest.fixture
-def helper(tmp_path):
-    name = "ansible.fk_missing_helper"
-    path = tmp_path / "helper.py"
-    path.write_text(PLAIN)
+def imported(path, name, text):
+    path.write_text(text)
     spec = importlib.util.spec_from_file_location(name, path)
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def helper(tmp_path):
+    return imported(tmp_path / "helper.py", "ansible.fk_missing_helper", PLAIN)
 
 
 def test_a_module_gets_what_it_missed_and_keeps_what_others_put_into_it(packages, helper):
@@ -78,6 +80,17 @@ def test_a_module_gets_what_it_missed_and_keeps_what_others_put_into_it(packages
     assert helper.asked() == ("hello", 2), "it looks for names where everybody does"
     assert helper.Thing.__mro__[1].__name__ == "Base"
     assert (helper.seamed, helper.LOCK, helper.COUNT, early()) == (ours, lock, 7, None)
+
+
+@pytest.mark.matrix
+def test_a_module_that_imports_another_by_a_relative_name_gets_what_that_one_missed(packages, helper, tmp_path):
+    """How the bytecode holds the number of dots differs between Pythons."""
+    name = "ansible.fk_missing_user"
+    user = imported(tmp_path / "user.py", name, "from .fk_missing_helper import HAS_IT\n")
+    assert user.HAS_IT is False
+    (packages / "fk_installed.py").write_text(LIBRARY)
+    late_libraries._bring_up_to_date(frozenset({"fk_installed"}))
+    assert user.HAS_IT is True
 
 
 def test_a_module_is_not_run_again_for_a_library_that_it_does_not_ask_for(packages, helper, monkeypatch):
