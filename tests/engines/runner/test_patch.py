@@ -97,6 +97,7 @@ def test_blocks_may_overlap_and_the_last_one_out_turns_off_the_light():
     assert SITES[0]() is stock
 
 
+@pytest.mark.matrix
 def test_a_playbook_runs_and_its_last_event_is_the_recap(place, patched):
     folder = place("- hosts: localhost\n  gather_facts: false\n  tasks:\n  - debug: msg=hello\n")
     run = ansible_runner.run(private_data_dir=folder, playbook="play.yml", quiet=True)
