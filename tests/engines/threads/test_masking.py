@@ -13,6 +13,7 @@ import threading
 
 import pytest
 
+import forkless
 from engines_support import messages
 from forkless.core import versions
 from forkless.core.run_context import SCOPE
@@ -94,6 +95,18 @@ def test_a_program_that_names_secrets_is_started_for_the_run_and_what_it_names_i
         env={"_ANSIBLE_SECRETS_INPUT_FILES": str(path), "OF_THIS_RUN": "open-sesame"},
     )
     assert messages(result) == {"h1": "$REDACTED$"}, result.stdout
+
+
+def test_a_program_that_names_secrets_ends_with_a_run_that_is_cancelled(project):
+    pipe = project.folder / "begun"
+    os.mkfifo(pipe)
+    path = project.write("names", f"#!/bin/sh\necho $$ > {pipe}\nexec sleep 600\n", mode=0o755)
+    run = project.start("- debug: {msg: hi}\n", limit="h1", env={"_ANSIBLE_SECRETS_INPUT_FILES": str(path)})
+    pid = int(pipe.read_text())  # waits until the program opens it
+    run.cancel()
+    assert run.wait(60).status is forkless.Status.CANCELED
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 def test_the_list_of_trackers_does_not_grow_with_the_tasks(project):
