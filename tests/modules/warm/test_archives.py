@@ -19,12 +19,11 @@ from forkless.modules.warm.archives import archive_by_reference
 from forkless.modules.warm.interpreter import WarmInterpreter
 from forkless.patching import seams
 
-NEW = versions.nearest(seams.version()) in versions.since("2.19")
-pytestmark = [
-    pytest.mark.matrix,
-    pytest.mark.spawns,
-    pytest.mark.skipif(not NEW, reason="2.18 has no class for what it loads, so there is nothing to replace"),
-]
+SINCE_2_19 = pytest.mark.skipif(
+    versions.nearest(seams.version()) not in versions.since("2.19"),
+    reason="2.18 has no class for what it loads, so there is nothing to replace",
+)
+pytestmark = [pytest.mark.matrix, pytest.mark.spawns, SINCE_2_19]
 PLAY = """
 - hosts: all
   gather_facts: false

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from forkless.core import switches
 from forkless.core.versions import since
@@ -23,6 +23,7 @@ from forkless.modules.warm import payload
 from forkless.patching.seam import for_speed
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Iterator
 
 __all__ = ["STAND_INS", "ArchiveReference", "archive_by_reference"]
@@ -36,38 +37,46 @@ class ArchiveReference:
     manifest: payload.Manifest | None = None
 
 
-class _Building(threading.local):
+class _Taken(threading.local):
     reference: ArchiveReference | None = None
 
 
-_building = _Building()
+_taken = _Taken()
 
 
 @contextlib.contextmanager
 def archive_by_reference() -> Iterator[ArchiveReference]:
     """Modules that the calling thread builds in this block may lack their archive; the object that is yielded then has its content."""
-    outer, _building.reference = _building.reference, ArchiveReference()
+    outer, _taken.reference = _taken.reference, ArchiveReference()
     try:
-        yield _building.reference
+        yield _taken.reference
     finally:
-        _building.reference = outer
+        _taken.reference = outer
 
 
-def load_once(original: Any, _site: str) -> object:
+class _CachedModule(Protocol):
+    """What is used of ansible-core's class of this name."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
+    zip_data: bytes
+    source_mapping: dict[str, str]
+
+
+def load_once(original: types.MethodType, _site: str) -> object:
     """_CachedModule.load, a class method. What it returned before is valid as long as the file is the same."""
     load = original.__func__
-    loaded: dict[tuple[object, ...], tuple[Any, payload.Manifest]] = {}
+    loaded: dict[tuple[object, ...], tuple[_CachedModule, payload.Manifest]] = {}
 
     @functools.wraps(load)
     def stand_in(cls: type, path: str) -> object:
-        reference = _building.reference
+        reference = _taken.reference
         if reference is None or switches.disabled("archive-cache", environ_of("ansible.plugins.action")):
             return load(cls, path)
         stat = os.stat(path)
         key = (path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
         found = loaded.get(key)
         if found is None:
-            module = load(cls, path)
+            module: _CachedModule = load(cls, path)
             manifest = payload.manifest_of(module.zip_data)
             found = dataclasses.replace(module, zip_data=b""), manifest
             if len(loaded) >= MOST:

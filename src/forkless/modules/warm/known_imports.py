@@ -15,12 +15,12 @@ import json
 import os
 import pathlib
 import sys
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from forkless.core import versions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["find", "has_text", "write"]
 
@@ -33,6 +33,13 @@ class _Table(TypedDict):
     """Hashes of the files of ansible-core that found the imports."""
     imports: dict[str, str]
     """"NAME HASH", a package's with a slash after the name: the names of what it imports, with a question mark before an optional one."""
+
+
+class _Found(Protocol):
+    """What is used of a ModuleDepFinder."""
+
+    submodules: set[tuple[str, ...]]
+    optional_imports: set[tuple[str, ...]]
 
 
 def _hash(text: bytes) -> str:
@@ -54,7 +61,7 @@ def has_text(digest: bytes) -> bool:
     return digest.hex()[:32] in _texts()
 
 
-def _parts(names: Any) -> _Names:
+def _parts(names: Iterable[str]) -> _Names:
     return frozenset(tuple(one.split(".")) for one in names)
 
 
@@ -108,7 +115,7 @@ def write(folder: str, *, anew: bool) -> None:
     path.write_text(json.dumps(table, indent=0, sort_keys=True) + "\n")
 
 
-def _found_by(finder: Callable[..., Any], name: str, text: bytes, is_package: bool) -> Any:
+def _found_by(finder: Callable[..., _Found], name: str, text: bytes, is_package: bool) -> _Found:
     """A ModuleDepFinder receives a syntax tree up to 2.20 and a text since 2.21."""
     import ast
     import inspect
