@@ -108,7 +108,14 @@ def tested(noxfile, monkeypatch):
             ]
 
         monkeypatch.setattr(noxfile, "interpreters", interpreters)
-        monkeypatch.setattr(noxfile, "_pair", lambda _session, python, core, *_: pairs.append((python.full, core)))
+
+        def environment(_session, python, core):
+            pairs.append((python.full, core))
+            return "environment"
+
+        monkeypatch.setattr(noxfile, "_environment", environment)
+        monkeypatch.setattr(noxfile, "_everything", environment)
+        monkeypatch.setattr(noxfile, "side_by_side", lambda commands, _at_a_time: ((name, 0, "") for name in commands))
         getattr(noxfile, session)(None)
         return pairs
 
