@@ -115,7 +115,7 @@ def test_a_part_that_does_not_show_here_has_a_test_on_every_ansible_core(name):
     file, _, test = ELSEWHERE[name].partition(": ")
     text = (TESTS / file).read_text()
     head = text[: text.index(f"\ndef {test}(")]
-    marks = head[head.rindex("\n\n\n") :] + "".join(re.findall(r"(?m)^pytestmark = .*", head))
+    marks = head[head.rindex("\n\n\n") :] + "".join(re.findall(r"(?ms)^pytestmark = (?:\[\n.*?^\]|[^\n]*)", head))
     assert "pytest.mark.matrix" in marks or name.startswith("network-")
 
 
