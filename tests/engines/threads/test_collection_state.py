@@ -497,6 +497,24 @@ def test_a_text_that_another_import_would_make_differently_counts_as_state(text)
     assert stateless_files.examine(b'import os\nA = 1\nPLAIN = f"{A} {os.sep}"\n').state == []
 
 
+def test_a_name_that_no_plugin_imports_is_not_asked_for(project):
+    """ansible-core warns when a deprecated name is asked for; many collections name one for older releases only."""
+    files = """
+        try:
+            from ansible.errors import AnsibleError as Error
+        except ImportError:
+            from ansible.errors import AnsibleFilterTypeError as Error
+
+        class FilterModule:
+            def filters(self):
+                return {"same": lambda value: value}
+    """
+    write_collection(project, {"plugins/filter/same.py": textwrap.dedent(files)})
+    result = project.run('- debug: {msg: "{{ 1 | t.state.same }}"}\n')
+    assert messages(result)
+    assert "AnsibleFilterTypeError" not in result.stdout
+
+
 def test_a_file_without_state_is_executed_once(project):
     write_collection(
         project,

@@ -159,7 +159,7 @@ class _Shared:
         if is_package(module):
             for one in names:
                 child = f"{name}.{one}"
-                if type(module) is not CollectionModule and child not in sys.modules and hasattr(module, one):
+                if type(module) is not CollectionModule and child not in sys.modules and _may_define(module, one):
                     continue  # a class or function of ansible-core
                 try:
                     modules.append(importlib.import_module(child))
@@ -181,6 +181,11 @@ class _Shared:
 
 
 _shared = _Shared()
+
+
+def _may_define(module: types.ModuleType, name: str) -> bool:
+    """Whether a module has this name, without executing its __getattr__: ansible-core's warn of names that are deprecated."""
+    return name in vars(module) or "__getattr__" in vars(module)
 
 
 @functools.cache
