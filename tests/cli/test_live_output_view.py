@@ -97,7 +97,7 @@ def test_what_was_shown_while_a_task_ran_is_not_shown_again_by_its_result(tmp_pa
 def test_doctor_and_the_docs_say_that_cold_modules_are_silent():
     from forkless.cli.commands import doctor
 
-    assert "say nothing until they end" in str(doctor._engine()["modules"])
+    assert "except by cold modules, which show it when they end" in str(doctor._engine()["modules"])
     page = " ".join((SOURCE.parent / "docs/howto/live-output.md").read_text(encoding="utf-8").split())
     assert re.search(r"modules that run \*\*cold\*\* \([^)]*\), show no output until they end", page)
 

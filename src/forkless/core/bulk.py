@@ -44,8 +44,8 @@ def _find(value: object, found: list[str | list[str]], depth: int = _DEEPEST) ->
         found.append(value)
     elif depth and isinstance(value, dict):
         for one in value.values():
-            if type(one) is str:
-                if len(one) >= LARGE_TEXT:
+            if isinstance(one, str):
+                if len(one) >= LARGE_TEXT and _is_text(type(one)):
                     found.append(one)
             elif one and isinstance(one, (dict, list)):
                 _find(one, found, depth - 1)

@@ -172,7 +172,7 @@ KINDS = {
         logger.addHandler(Handler())
         def calls():
             logger.warning("x")
-            return sum(len(handler.filters) and 1 for handler in logging.getLogger("forkless.test.handler").handlers if type(handler) is Handler) * len(lines)
+            return sum(type(handler) is Handler for handler in logging.getLogger("forkless.test.handler").handlers) * len(lines)
     """,
     "os.environ": """
         import os

@@ -93,7 +93,10 @@ def test_what_only_some_tasks_need_is_sent_before_them(old, tmp_path):
         "- hosts: all\n  gather_facts: false\n  tasks:\n"
         "    - command: echo told\n    - {command: echo job, async: 60, poll: 1}\n    - command: echo again\n"
     )
-    (tmp_path / "hosts").write_text(f"there ansible_connection=local ansible_python_interpreter={old}\n")
+    # HOME need not be the home that ansible-core's async_status looks in.
+    (tmp_path / "hosts").write_text(
+        f"there ansible_connection=local ansible_python_interpreter={old} ansible_async_dir={tmp_path / 'jobs'}\n"
+    )
     result = forkless.run(playbook="play.yml", inventory="hosts", engine="threads", cwd=tmp_path, live_output=True)
     result.raise_for_failures()
     said = [one.event_data["res"]["stdout"] for one in result.events if one.event == "runner_on_ok"]
