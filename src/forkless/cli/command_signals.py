@@ -69,7 +69,7 @@ def signals_for(run: Run, view: CommandView, *, stay: bool = False) -> Iterator[
     with unanswered_signals.answering(ending.keys() & set(heeded), end_children) as answered:
         before = {number: signal.signal(number, wanted[number]) for number in heeded}
         if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-            # Whoever started this command ignores it, and so would the command: the exit status of each program would be lost.
+            # The parent process ignores SIGCHLD, and this process inherited that: the exit status of each child would be lost.
             before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         before[signal.SIGUSR1] = signal.getsignal(signal.SIGUSR1)  # ansible-core sets it since 2.22
         try:

@@ -170,7 +170,7 @@ ESCALATION_FOLDERS = ("/etc/sudoers.d", "/etc/pam.d", "/etc/security", "/etc/sec
 
 
 def escalation_settings() -> list[object]:
-    """What became of these files: whoever becomes a user after a change has other limits, variables, a mask, or may not do so any more."""
+    """The state of the files that sudo and PAM read: after a change, a become user has other limits or variables, or is refused."""
     seen: list[object] = []
     for path in (*ESCALATION, *ESCALATION_FOLDERS):
         with contextlib.suppress(OSError):
