@@ -37,10 +37,12 @@ test: $(VENV)/.ready  ## run all the tests
 	@$(MAKE) --no-print-directory -j3 lint prepare environments
 	@echo "testing, $(TEST_WORKERS) at a time ..."
 	@mkdir -p .cache/coverage
-	@$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadgroup --durations=25 --durations-min=3 $(COVER)
+	@rm -f .cache/passed-alone
+	@$(BIN)/python tests/run_tests.py --workers $(TEST_WORKERS) --durations=25 --durations-min=3 $(COVER)
 	@$(if $(COVER),echo "lines that the tests reached; the files with most that they did not:" && $(REPORT),echo "coverage: from Python 3.12 on, or with make coverage")
 	@echo "testing the other Pythons and ansible-cores ..."
 	@$(BIN)/nox -s matrix
+	@! test -e .cache/passed-alone || cat .cache/passed-alone
 
 coverage: $(VENV)/.ready  ## which lines the tests reach, on any Python (slower on 3.11)
 	@$(BIN)/python tests/prepare.py

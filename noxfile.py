@@ -128,7 +128,7 @@ def _environment(session: nox.Session, python: Interpreter, core: str) -> str:
 
 
 def _pytest(venv: str, workers: int) -> list[str]:
-    return [f"{venv}/bin/python", "-m", "pytest", "-q", "-n", str(workers), "--dist", "loadgroup"]
+    return [f"{venv}/bin/python", "tests/run_tests.py", "--workers", str(workers)]
 
 
 def _everything(session: nox.Session, python: Interpreter, core: str) -> None:
