@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -169,23 +171,171 @@ def test_each_reason_is_named(five_hosts, task, reason):
         slices.hosts_of(["site.yml", "-i", "hosts.ini"], str(five_hosts), {"PATH": "/usr/bin:/bin"})
 
 
+# A playbook on its own for each: what stands against slices of the first must not hide what stands against the next.
+_AGAINST = {
+    "throttle": ("- command: 'true'\n  throttle: 1", "throttle would count"),
+    "throttle of a block": ("- block:\n    - debug:\n  throttle: 2", "throttle would count"),
+    "throttle by a template": ("- debug:\n  throttle: '{{ 2 }}'", "throttle would count"),
+    "end_play of some hosts": ("- meta: end_play\n  when: inventory_hostname == 'web1'", "end_play would be for"),
+    "end_batch of some hosts": ("- ansible.builtin.meta: end_batch\n  when: x is defined", "end_batch would be for"),
+    "clear_facts of some hosts": ("- meta: clear_facts\n  when: x is defined", "clear_facts would be for"),
+    "end_play in a conditional block": ("- block:\n    - meta: end_play\n  when: x is defined", "end_play would be for"),
+    "end_play after a failure": ("- block:\n    - fail:\n  rescue:\n    - meta: end_play", "end_play would be for"),
+    "end_play before a rescue": ("- block:\n    - meta: end_play\n  rescue:\n    - debug:", "end_play would be for"),
+    "clear_host_errors": ("- meta: clear_host_errors", "clear_host_errors would not reach"),
+    "refresh_inventory": ("- meta: refresh_inventory", "refresh_inventory may find"),
+    "group_by": ("- group_by: key=x", "group_by makes"),
+    "set_stats": ("- set_stats: data={}", "set_stats would count"),
+    "delegate_facts": ("- setup:\n  delegate_to: web1\n  delegate_facts: true", "delegate_facts would set"),
+    "debugger": ("- debug:\n  debugger: on_failed", "debugger would ask"),
+    "registered": ("- command: id\n  register: r\n- debug: msg={{ hostvars['web1'].r.stdout }}", "hostvars would lack r "),
+    "set_fact": ("- set_fact: {token: 1}\n- debug: msg={{ hostvars[groups.all[0]]['token'] }}", "hostvars would lack token "),
+    "facts": ("- debug: msg={{ groups.all | map('extract', hostvars, 'ansible_default_ipv4') }}", "ansible_default_ipv4"),
+}  # fmt: skip
+_FOR = {
+    "end_play for all": "- meta: end_play",
+    "end_host": "- meta: end_host\n  when: inventory_hostname == 'web1'",
+    "flush_handlers": "- meta: flush_handlers\n  when: x is defined",
+    "reset_connection": "- meta: reset_connection",
+    "no throttle": "- debug:\n  throttle: 0",
+    "own variables": "- command: id\n  register: r\n- debug: msg={{ hostvars[inventory_hostname].r }}",
+    "variables of the inventory": "- debug: msg={{ hostvars['web1'].ansible_host }} {{ hostvars.web1.ansible_connection }}",
+    "delegated": "- debug:\n  delegate_to: web2",
+}  # fmt: skip
+
+
+def test_what_looks_across_hosts_is_refused_with_file_and_line_and_nothing_else_is(five_hosts):
+    named = {what: f"against{number}.yml" for number, what in enumerate(_AGAINST)}
+    for what, (task, _) in _AGAINST.items():
+        playbook(five_hosts, named[what], tasks=[task])
+    for number, task in enumerate(_FOR.values()):
+        playbook(five_hosts, f"for{number}.yml", tasks=[task])
+    harmless = [f"for{number}.yml" for number in range(len(_FOR))]
+    found = _examined(five_hosts, harmless)
+    assert found["against"] == []
+    against = {where: why for where, why in _examined(five_hosts, named.values())["against"]}
+    for what, (task, reason) in _AGAINST.items():
+        # The line of the task that looks across hosts: the last one of the text that begins a task.
+        last = max(at for at, line in enumerate(task.splitlines()) if line.lstrip().startswith("- "))
+        last = 1 if what == "end_play before a rescue" else last
+        where = f"{five_hosts}/{named[what]}:{4 + last}"
+        assert reason in against.get(where, ""), (what, where, against)
+    assert len(against) == len(_AGAINST)
+
+
+def _examined(folder, playbooks, *arguments, **environ):
+    """What the process that reads a playbook for slices answers."""
+    done = subprocess.run(
+        [sys.executable, "-m", "forkless.engines.threads.slicing"],
+        input=json.dumps({"cwd": str(folder), "argv": [*playbooks, "-i", "hosts.ini", *arguments]}),
+        capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin", "HOME": str(folder), **environ},
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def test_templates_and_variables_that_look_across_hosts_are_refused_with_file_and_line(five_hosts):
+    files = {
+        "roles/r/tasks/main.yml": "- template: src=a.j2 dest=/nowhere\n",
+        "roles/r/templates/a.j2": "# hosts\n{% for host in groups.all %}\n{{ hostvars[host].ansible_facts.fqdn }}\n{% endfor %}\n",
+        "roles/r/vars/main.yml": "first: '{{ ansible_play_hosts_all[0] }}'\n",
+        "group_vars/all.yml": "a: 1\nb: '{{ ansible_play_batch }}'\n",
+        "host_vars/web1/main.yml": "c: '{{ play_hosts }}'\n",
+        "more.yml": "d: '{{ ansible_play_hosts }}'\n",
+        "templates/harmless.j2": "{{ hostvars[inventory_hostname].ansible_facts.fqdn }} {{ groups.all }}\n",
+        "site.yml": "- hosts: all\n  gather_facts: false\n  vars_files: [more.yml]\n  roles: [r]\n",
+    }
+    for name, text in files.items():
+        (five_hosts / name).parent.mkdir(parents=True, exist_ok=True)
+        (five_hosts / name).write_text(text)
+    places = {where.removeprefix(f"{five_hosts}/") for where, _ in _examined(five_hosts, ["site.yml"])["against"]}
+    assert places == {
+        "site.yml:1", "roles/r/templates/a.j2:3", "roles/r/vars/main.yml:1", "group_vars/all.yml:2", "host_vars/web1/main.yml:1",
+        "more.yml:1",
+    }  # fmt: skip
+
+
+def test_plays_and_arguments_that_count_hosts_are_refused(five_hosts):
+    (five_hosts / "site.yml").write_text(
+        "- hosts: web1\n  tasks: []\n- hosts: web2\n  strategy: debug\n  tasks: []\n"
+        "- hosts: all\n  throttle: 1\n  tasks: []\n- hosts: all\n  strategy: free\n  tasks:\n    - meta: end_play\n"
+    )
+    found = _examined(five_hosts, ["site.yml"], "--start-at-task", "x", "-f", "1", ANSIBLE_RETRY_FILES_ENABLED="1")[
+        "against"
+    ]
+    said = [f"{where.removeprefix(f'{five_hosts}/')}: {why}" for where, why in found]
+    for expected in (
+        "site.yml:3: strategy debug", "site.yml:6: throttle", "site.yml:12: end_play", "retry_files_enabled: the file", "forks: one host",
+        "--start-at-task: a slice",
+    ):  # fmt: skip
+        assert any(one.startswith(expected) for one in said), (expected, said)
+    assert len(said) == 6
+
+
 @pytest.mark.parametrize(
-    ("keyword", "reason"),
+    ("task", "reason"),
     [
-        ("run_once", "run_once would run once in every slice"),
-        ("any_errors_fatal", "any_errors_fatal would stop the slice only"),
+        ("- raw: echo x >> {acts}\n  run_once: true", "run_once would run once in every slice"),
+        ("- raw: echo x >> {acts}\n  any_errors_fatal: true", "any_errors_fatal would stop the slice only"),
+        ("- raw: echo x >> {acts}\n  throttle: 1", "throttle would count the hosts of each slice"),
+        # Only the hosts of the include come to it, and it would end the play of all others.
+        ("- meta: end_play", "end_play would be for the hosts of its slice only"),
+        ("- meta: clear_host_errors", "clear_host_errors would not reach hosts"),
+        (
+            "- raw: echo {{{{ hostvars.web2.first.rc }}}} >> {acts}",
+            "hostvars would lack first of hosts in other slices",
+        ),
     ],
 )
-def test_an_include_that_cannot_be_split_ends_its_slice_before_any_host_runs_it(
-    url, database, workers, five_hosts, tmp_path, keyword, reason
-):
+def test_an_include_that_cannot_be_split_ends_its_slice_before_any_host_runs_it(five_hosts, tmp_path, task, reason):
     acts = tmp_path / "acts"
-    (five_hosts / "late.yml").write_text(f"- raw: echo x >> {acts}\n  {keyword}: true\n")
+    (five_hosts / "late.yml").write_text(task.format(acts=acts) + "\n")
+    playbook(
+        five_hosts,
+        tasks=[
+            "- raw: echo x\n  register: first",
+            "- include_tasks: \"{{ 'late' }}.yml\"\n  when: inventory_hostname == 'web1'",
+            f"- raw: echo {{{{ inventory_hostname }}}} >> {acts}",
+        ],
+    )
+    result = _slice(five_hosts)
+    assert result.status == "failed"
+    assert f"late.yml:1: {reason}" in result.stdout + result.sentence
+    assert lines(acts) == []
+
+
+def _slice(folder):
+    return forkless.run(
+        playbook="site.yml", inventory="hosts.ini", limit="web1:web3", cwd=folder, env={"FORKLESS_SLICED": "refuse"}
+    )
+
+
+def test_a_role_and_a_handler_of_an_include_are_looked_at_as_well(five_hosts, tmp_path):
+    acts = tmp_path / "acts"
+    for name, text in {
+        "roles/r/tasks/main.yml": f"- raw: echo x >> {acts}\n",
+        "roles/r/templates/a.j2": "{{ ansible_play_hosts }}\n",
+        "roles/h/tasks/main.yml": "- raw: echo x\n  notify: late\n",
+        "roles/h/handlers/main.yml": f"- name: late\n  raw: echo x >> {acts}\n  throttle: 1\n",
+    }.items():
+        (five_hosts / name).parent.mkdir(parents=True, exist_ok=True)
+        (five_hosts / name).write_text(text)
+    for role, expected in (("r", "templates/a.j2:1: ansible_play_hosts"), ("h", "handlers/main.yml:1: throttle")):
+        playbook(five_hosts, tasks=[f"- include_role: name={role}"])
+        result = _slice(five_hosts)
+        assert f"roles/{role}/{expected}" in result.stdout + result.sentence
+        assert result.status == "failed"
+    assert lines(acts) == []
+
+
+def test_a_slice_of_the_queue_refuses_what_an_include_brings(url, database, workers, five_hosts, tmp_path):
+    acts = tmp_path / "acts"
+    (five_hosts / "late.yml").write_text(f"- meta: end_play\n- raw: echo x >> {acts}\n")
     playbook(five_hosts, tasks=["- include_tasks: \"{{ 'late' }}.yml\""])
     workers.start()
     number = launch(url, five_hosts, slices=2)
     assert database.wait_for(number, "failed", "successful") == "failed"
-    assert f"late.yml:1: {reason}" in database.one("SELECT sentence FROM forkless.run WHERE id = %s", number)
+    sentence = database.one("SELECT sentence FROM forkless.run WHERE id = %s", number)
+    assert "late.yml:1: end_play would be for the hosts of its slice only" in sentence
     assert lines(acts) == []
 
 

@@ -16,38 +16,23 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from forkless.engines.threads import across_hosts
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ansible.inventory.manager import InventoryManager
     from ansible.playbook.block import Block
     from ansible.playbook.play import Play
+    from ansible.playbook.role import Role
     from ansible.playbook.task import Task
 
-__all__ = ["examine", "why_not"]
+    from forkless.engines.threads.across_hosts import Values
 
-_PLAY_HOSTS = re.compile(r"\b(ansible_play_hosts(_all)?|ansible_play_batch|play_hosts)\b")
+__all__ = ["examine"]
+
 _INCLUDES = re.compile(r"(ansible\.builtin\.|ansible\.legacy\.)?(include_tasks|include_role)")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-
-
-def why_not(task: Task) -> str:
-    """Why a task means something else in a slice; "" if it does not. A template counts as what it may become."""
-    from ansible.plugins.loader import action_loader
-
-    if task.run_once:
-        return "run_once would run once in every slice"
-    action = str(task.action)
-    plugin = action_loader.get(action, class_only=True)
-    if getattr(plugin, "BYPASS_HOST_LOOP", False):
-        return f"{action} would run once in every slice"
-    # A condition and the variables of a block are its tasks' as well.
-    return _of_play_hosts((task.get_ds(), task.when, task.get_vars()))
-
-
-def _of_play_hosts(found_in: object) -> str:
-    found = _PLAY_HOSTS.search(repr(found_in))
-    return f"{found.group(1)} would have the hosts of the slice only" if found else ""
 
 
 def _tasks(block: Block) -> Iterator[Task]:
@@ -65,29 +50,43 @@ def _blocks(play: Play) -> Iterator[Block]:
         yield from role.get_handler_blocks(play)
 
 
-def _of_play(play: Play, inventory: InventoryManager, pattern: object) -> Iterator[tuple[str, str]]:
-    where = play.get_path()
-    if play.serial:
-        yield where, "serial would count the hosts of each slice"
-    if play.max_fail_percentage is not None:
-        yield where, "max_fail_percentage would count the hosts of each slice"
-    if play.vars_prompt:
-        yield where, "vars_prompt would ask for every slice"
+def _on_localhost(inventory: InventoryManager, pattern: object) -> bool:
     hosts = inventory.get_hosts(pattern)
-    if (hosts and all(getattr(host, "implicit", False) or host.name in _LOCAL for host in hosts)) or (
-        not hosts and str(pattern).strip("[]'\" ") in _LOCAL
-    ):
-        yield where, "a play on localhost would be left out, or run in every slice"
-    if reason := _of_play_hosts((play.get_vars(), [(one.get_default_vars(), one.get_vars()) for one in play.roles])):
+    if not hosts:
+        return str(pattern).strip("[]'\" ") in _LOCAL
+    return all(getattr(host, "implicit", False) or host.name in _LOCAL for host in hosts)
+
+
+def _of_play(play: Play, folders: list[str], values: Values) -> Iterator[tuple[str, str]]:
+    """What stands against slices of one play: file with line, and why."""
+    where = play.get_path()
+    for reason in across_hosts.of_play(play):
         yield where, reason
-    if play.any_errors_fatal:
-        yield where, "any_errors_fatal would stop the slice only"
+    given = (play.get_vars(), [(one.get_default_vars(), one.get_vars()) for one in play.roles])
+    if reason := across_hosts.of_text(repr(given), values):
+        yield where, reason
+    roles: dict[str, Role] = {}
     for block in _blocks(play):
         for task in _tasks(block):
-            if task.any_errors_fatal and not play.any_errors_fatal:
-                yield task.get_path(), "any_errors_fatal would stop the slice only"
-            if reason := why_not(task):
+            if reason := across_hosts.why_not(task, play, values):
                 yield task.get_path(), reason
+            if task._role is not None:
+                roles[str(task._role._role_path)] = task._role
+    for role in roles.values():
+        yield from across_hosts.of_role(role, values)
+    yield from across_hosts.of_files(across_hosts.files_of_play(folders, play), values)
+
+
+def _of_command(plays: int) -> Iterator[tuple[str, str]]:
+    """What stands against slices in the arguments and the configuration."""
+    from ansible import constants, context
+
+    if constants.RETRY_FILES_ENABLED:
+        yield "retry_files_enabled", "the file would have the failed hosts of one slice only"
+    if context.CLIARGS["forks"] == 1:
+        yield "forks", "one host at a time would be one in every slice"
+    if context.CLIARGS.get("start_at_task") and plays > 1:
+        yield "--start-at-task", "a slice without hosts in the task's play would run nothing"
 
 
 def examine(argv: list[str]) -> dict[str, object]:
@@ -110,17 +109,32 @@ def examine(argv: list[str]) -> dict[str, object]:
     unseen: list[str] = []
     hosts: dict[str, None] = {}
     implicit: dict[str, None] = {}
+    plays: list[tuple[str, Play]] = []
+    values = across_hosts.Values()
+    sources = [os.path.abspath(one) for one in inventory._sources if "," not in one]
+    beside = [one if os.path.isdir(one) else os.path.dirname(one) for one in sources]
     for path in context.CLIARGS["args"]:
-        loader.set_basedir(os.path.dirname(os.path.abspath(path)))
+        folder = os.path.dirname(os.path.abspath(path))
+        loader.set_basedir(folder)
         for play in Playbook.load(path, variable_manager=variables, loader=loader).get_plays():
+            plays.append((folder, play))
             templar = Templar(loader=loader, variables=variables.get_vars(play=play))
             pattern = templar.template(play.hosts)
             for host in inventory.get_hosts(pattern):
                 (implicit if host.implicit else hosts)[str(host.name)] = None
-            for where, why in _of_play(play, inventory, pattern):
-                against.setdefault(where, why)
+            if _on_localhost(inventory, pattern):
+                against.setdefault(play.get_path(), "a play on localhost would be left out, or run in every slice")
             for block in _blocks(play):
-                unseen += [task.get_path() for task in _tasks(block) if _INCLUDES.fullmatch(str(task.action))]
+                for task in _tasks(block):
+                    values.add(task)
+                    if _INCLUDES.fullmatch(str(task.action)):
+                        unseen.append(task.get_path())
+    # Only now: a task may read what a later play sets, in the next round of a loop over hosts.
+    for folder, play in plays:
+        for where, why in _of_play(play, list(dict.fromkeys([folder, *beside])), values):
+            against.setdefault(where, why)
+    for where, why in _of_command(len(plays)):
+        against.setdefault(where, why)
     return {
         "hosts": list(hosts),
         "implicit": list(implicit),

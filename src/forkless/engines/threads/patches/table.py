@@ -23,6 +23,7 @@ from forkless.engines.threads.patches import (
     prompts,
     run_state,
     secret_masker,
+    slices,
     stdlib_views,
     strategy,
     syntax_trees,
@@ -152,6 +153,11 @@ SEAMS: tuple[Seam, ...] = (
         strategy.checks_stop,
     ),
     Seam("ansible.plugins.strategy:StrategyBase._queue_task", "no new task after a stop request", strategy.queues_task),
+    Seam(
+        "ansible.plugins.strategy:StrategyBase._execute_meta",
+        "no meta task for all hosts in a slice",
+        slices.refuses_meta,
+    ),
     Seam("ansible.plugins.strategy.free:time", "woken, not polling", always(stdlib_views.strategy_time_view)),
     Seam(
         "ansible._internal._rpc_host:LocalManager.shared_instance",
