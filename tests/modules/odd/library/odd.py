@@ -56,6 +56,8 @@ def main():
         os.kill(os.getpid(), signal.SIGTERM)
     elif way == "raise":
         raise ValueError("an error of its own")
+    elif way == "interrupted":
+        raise KeyboardInterrupt
     elif way == "silent":
         sys.exit(3)
     elif way == "says":

@@ -308,7 +308,8 @@ def call(order: dict[str, Any], files: dict[str, Any], finder: Any) -> int:
         while trace is not None and trace.tb_frame.f_globals.get("__name__") == __name__:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
-        return 1
+        # An interpreter that ends by a KeyboardInterrupt kills itself with SIGINT; this is what the shell above it says then.
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0
 
 
