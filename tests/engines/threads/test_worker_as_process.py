@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
 from engines_support import messages
+from forkless.engines.threads.workers import thread_locals
 
 pytestmark = [pytest.mark.spawns]
 
@@ -168,3 +171,109 @@ with open(path) as file:
     parents = {said.partition(" ")[2] for said in messages(result).values()}
     assert {said.split()[0] for said in messages(result).values()} == {"h1", "h2", "h3"}, result.stdout
     assert len(parents) == 1
+
+
+class Session(threading.local):
+    """As libraries keep a client: made at its first use on a thread."""
+
+    def __init__(self):
+        self.of = []
+
+
+@pytest.fixture(params=["cleared", "ended"])
+def library(request, monkeypatch):
+    """A library of the process, which all workers import. From Python 3.13 on threads cannot be cleared, and end after each task."""
+    if request.param == "cleared" and not thread_locals.CAN_BE_CLEARED:
+        pytest.skip("from Python 3.13 on threads cannot be cleared")
+    monkeypatch.setattr(thread_locals, "CAN_BE_CLEARED", request.param == "cleared")
+    made = types.ModuleType("a_library_of_the_process")
+    made.local, made.session = threading.local(), Session()
+    made.variable = contextvars.ContextVar("of the library", default="")
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    return made
+
+
+KEPT = {
+    "a threading.local": "getattr(library.local, 'of', '')",
+    "a subclass of it": "library.session.of",
+    "an attribute of the thread": "getattr(threading.current_thread(), 'of', '')",
+    "the name of the thread": "'' if threading.current_thread().name.startswith('forkless-') else 1",
+    "a context variable": "library.variable.get()",
+    "the precision of decimal": "'' if decimal.getcontext().prec == 28 else 1",
+    "a trace function": "'' if sys.gettrace() is not kept else 1",
+    "a profile function": "'' if sys.getprofile() is not kept else 1",
+    "blocked signals": "'' if signal.SIGUSR2 not in signal.pthread_sigmask(signal.SIG_BLOCK, ()) else 1",
+}
+KEEPS = """
+import decimal, signal, sys
+import a_library_of_the_process as library
+def kept(*_):
+    return None
+library.local.of = host
+library.session.of.append(host)
+threading.current_thread().of = host
+threading.current_thread().name = host
+library.variable.set(host)
+decimal.getcontext().prec = 3
+sys.settrace(kept)
+sys.setprofile(kept)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+library.kept = kept
+return ["done"]
+"""
+FINDS = f"""
+import decimal, signal, sys
+import a_library_of_the_process as library
+kept = library.kept
+return [{{name: found for name, found in {{{", ".join(f"{name!r}: {expression}" for name, expression in KEPT.items())}}}.items() if found}}]
+"""
+
+
+@pytest.mark.matrix_ends
+@pytest.mark.parametrize("forks", [1, 3])
+def test_what_a_library_keeps_for_a_thread_is_not_seen_by_the_next_task(project, library, forks):
+    """Neither by another host's nor by another one of the same host, nor by the next item of other hosts."""
+    tasks = lookup(project, "keeps", KEEPS) + lookup(project, "finds", FINDS)
+    result = project.run(tasks * 2, forks=forks)
+    assert result.rc == 0, result.stdout
+    found = [event.event_data["res"]["msg"] for event in result.events if event.event == "runner_on_ok"]
+    assert [one for one in found if one != "done"] == [{}] * 2 * len(HOSTS)
+
+
+def test_what_a_library_keeps_for_a_thread_is_there_until_the_task_ends(project, library):
+    """A loop is one task, and a session that its first item made serves the others, as with stock."""
+    del library.session
+    body = """
+import a_library_of_the_process as library
+library.local.of = [*getattr(library.local, "of", ()), terms[0]]
+return [",".join(library.local.of)]
+"""
+    lookup(project, "adds", body)
+    result = project.run(
+        "- debug: {msg: \"{{ lookup('adds', item) }}\"}\n  loop: [a, b, c]\n  register: each\n"
+        "- debug: {msg: \"{{ each.results | map(attribute='msg') | list }}\"}\n"
+    )
+    assert messages(result) == {host: ["a", "a,b", "a,b,c"] for host in HOSTS}, result.stdout
+
+
+def test_a_value_that_a_library_kept_for_a_thread_is_given_up_with_the_task(project, library):
+    """But for the one of the thread that was used last, where threads end."""
+    given_up = library.given_up = []
+
+    class Connection:
+        def __del__(self):
+            given_up.append(self)
+
+    library.Connection = Connection
+    opens = """
+import a_library_of_the_process as library
+library.local.connection = library.Connection()
+return ["open"]
+"""
+    counts = """
+import a_library_of_the_process as library
+return [len(library.given_up)]
+"""
+    result = project.run(lookup(project, "opens", opens) + lookup(project, "counts", counts), forks=1)
+    assert messages(result)["h6"] in (len(HOSTS) - 1, len(HOSTS)), result.stdout
+    assert len(given_up) == len(HOSTS)

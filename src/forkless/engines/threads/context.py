@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from forkless.core.stop import Stop
     from forkless.core.terminal import Terminal, TextStream
+    from forkless.engines.threads.workers.threads import WorkerThreads
     from forkless.engines.threads.workers.worker import Worker
     from forkless.modules import InterpreterPool, TaskOutput
 
@@ -158,6 +159,9 @@ class RunContext(ThreadScope):
 
         It still ends after 0.1 s or more, in case a worker ended without setting `woken`.
         """
+        pool: WorkerThreads | None = self.state.get("worker_threads")
+        if pool is not None:
+            pool.start_waiting()
         self.woken.wait(max(seconds, 0.1))
         self.woken.clear()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import threading
@@ -34,10 +35,15 @@ def has_own_folder() -> bool:
     if not sys.platform.startswith("linux") or threading.current_thread() is threading.main_thread():
         return False
     try:
-        done: int = ctypes.CDLL(None, use_errno=True).unshare(_CLONE_FS)
+        done: int = _c_library().unshare(_CLONE_FS)
     except (OSError, AttributeError):
         return False
     return done == 0
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 @contextlib.contextmanager

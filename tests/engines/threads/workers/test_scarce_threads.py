@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import subprocess
 import sys
 import threading
@@ -14,7 +16,7 @@ import forkless
 from forkless.core.stop import Stop
 from forkless.engines.threads import context
 from forkless.engines.threads.patches import strategy
-from forkless.engines.threads.workers import interrupt, threads
+from forkless.engines.threads.workers import interrupt, thread_locals, threads
 from forkless.engines.threads.workers.worker import Worker
 from forkless.runs import run
 
@@ -46,7 +48,17 @@ def no_thread_for(monkeypatch):
     return set_up
 
 
+@pytest.fixture(params=["used again", "ended"])
+def after_each_task(request, monkeypatch):
+    """What becomes of a thread whose task has ended. From Python 3.13 on it has to end."""
+    if request.param == "used again" and not thread_locals.CAN_BE_CLEARED:
+        pytest.skip("from Python 3.13 on a thread ends after each task")
+    monkeypatch.setattr(thread_locals, "CAN_BE_CLEARED", request.param == "used again")
+    return request.param
+
+
 @pytest.mark.matrix_ends
+@pytest.mark.usefixtures("after_each_task")
 def test_a_play_goes_on_with_the_workers_that_it_could_start(project, no_thread_for):
     refused = no_thread_for("forkless-scarce-0", "forkless-scarce-1", after=1)
     result = project.run("- debug: {msg: hi}\n- debug: {msg: ho}\n", forks=6, ident="scarce")
@@ -54,6 +66,72 @@ def test_a_play_goes_on_with_the_workers_that_it_could_start(project, no_thread_
     assert all(counts["ok"] == 2 for counts in result.hosts.values())
     assert len(result.hosts) == 6
     assert len(refused) > 1
+
+
+@pytest.fixture
+def room_for(monkeypatch):
+    """The system allows so many threads of the pool `limited` at once; the answer is how many there were in all."""
+
+    def set_up(most):
+        real, alive, count = getattr(threading, STARTER), [], []
+
+        def start(function, *more, **named):
+            thread = function.__self__
+            if thread.name.startswith("limited-"):
+                alive[:] = [one for one in alive if one.is_alive()]
+                if len(alive) >= most:
+                    raise RuntimeError("can't start new thread")
+                alive.append(thread)
+                count.append(thread)
+            return real(function, *more, **named)
+
+        monkeypatch.setattr(threading, STARTER, start)
+        return count
+
+    return set_up
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_at_the_limit_of_threads_a_used_one_does_the_work_only_if_there_can_be_no_other(monkeypatch, room_for, most):
+    monkeypatch.setattr(thread_locals, "CAN_BE_CLEARED", False)
+    started, woken, done = room_for(most), threading.Event(), []
+    pool = threads.WorkerThreads("limited", woken.set)
+
+    def work():
+        done.append(threading.current_thread())
+        woken.set()
+
+    for _ in range(30):
+        pool.submit(work)
+    while len(done) < 30:
+        assert woken.wait(SOON)
+        woken.clear()
+        pool.start_waiting()
+    pool.close(SOON)
+    assert not any(one.is_alive() for one in started)
+    assert len({id(one) for one in done}) == len(started) == (1 if most == 1 else 30)
+
+
+def test_a_used_thread_at_the_limit_makes_room_for_a_new_one_while_another_is_at_work(monkeypatch, room_for):
+    monkeypatch.setattr(thread_locals, "CAN_BE_CLEARED", False)
+    started = room_for(2)
+    pool = threads.WorkerThreads("limited")
+    go_on, begun, done = threading.Event(), threading.Event(), []
+
+    def blocks():
+        begun.set()
+        assert go_on.wait(SOON)
+
+    pool.submit(blocks)
+    assert begun.wait(SOON)
+    for number in range(5):
+        pool.submit(lambda: done.append(threading.current_thread()))
+        while len(done) <= number:
+            pool.start_waiting()
+    go_on.set()
+    pool.close(SOON)
+    assert len({id(one) for one in done}) == 5
+    assert len(started) == 6
 
 
 @pytest.mark.parametrize("which", ["worker", "results"])
@@ -119,7 +197,7 @@ class Clock:
 def test_threads_that_are_stuck_share_one_grace_time(monkeypatch):
     clock = Clock(monkeypatch, threads)
     worker_threads = threads.WorkerThreads("stuck")
-    worker_threads._members = [types.SimpleNamespace(join=clock.wait) for _ in range(3)]
+    worker_threads._members = {number: types.SimpleNamespace(join=clock.wait) for number in range(3)}
     worker_threads.close(1.0)
     assert clock.now == 1001.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import os
 import queue
 import threading
@@ -12,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from forkless.core.thread_stack import start_with_deep_stack
+from forkless.engines.threads.workers import thread_locals
 from forkless.modules import has_own_folder
 
 if TYPE_CHECKING:
@@ -21,83 +23,176 @@ if TYPE_CHECKING:
 
 __all__ = ["own_folder", "worker_threads"]
 
+# Seconds that an idle thread is given to end. It ends at once; its thread-local values may be slow to go.
+_END_OF_IDLE = 5.0
+
+
+class _Member:
+    """A thread of the pool, and where it takes its work from."""
+
+    def __init__(self) -> None:
+        self.inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.thread: threading.Thread
+
 
 class WorkerThreads:
     """
-    A pool with as many threads as tasks were ever active at once. A thread whose task has ended waits for the next one.
+    A pool with as many threads as tasks were ever active at once.
 
-    If the system allows no more threads, a task waits for a thread of the pool. `submit` is called by the run's thread, and by workers that must
-    not wait (`wait_for_thread` is false): the thread that they waited for could be their own.
+    Up to Python 3.12 a thread whose task has ended waits for the next one. From 3.13 on a thread ends after its task, because what libraries
+    keep in `threading.local` goes only with it (see `thread_locals`). The one that was used last stays until another one has been used, and
+    carries out a task if it is the only one that the system allows: a play at that limit goes on.
+
+    If the system allows no more threads, a task waits for one: up to Python 3.12 until a thread of the pool is idle, and from 3.13 on until
+    `start_waiting` is called, by the run's thread, which `wake` wakes. `submit` is called by the run's thread, and by workers that must not wait
+    (`wait_for_thread` is false): the thread that they waited for could be their own.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, wake: Callable[[], None] = lambda: None) -> None:
         self._name = name
+        self._wake = wake
         self._lock = threading.Lock()
-        self._waiting: list[queue.SimpleQueue[Callable[[], None] | None]] = []
-        self._members: list[threading.Thread] = []
+        self._waiting: list[_Member] = []
+        self._ending: list[threading.Thread] = []
+        """Threads that are about to end, and hold a place that another one may need."""
+        self._busy = 0
+        self._numbers = itertools.count()
+        self._free: list[int] = []
+        """Numbers of members that have ended."""
+        self._members: dict[int, threading.Thread] = {}
         self._backlog: collections.deque[Callable[[], None]] = collections.deque()
         self._closed = False
 
     def submit(self, work: Callable[[], None], *, wait_for_thread: bool = True) -> None:
-        with self._lock:
-            inbox = self._waiting.pop() if self._waiting else None
-        if inbox is not None:
-            inbox.put(work)
-            return
-        inbox = queue.SimpleQueue()
-        inbox.put(work)
-        # A daemon thread: a worker that cannot be stopped must not keep the interpreter from exiting.
-        member = threading.Thread(
-            target=self._serve, args=(inbox,), name=f"{self._name}-{len(self._members)}", daemon=True
-        )
-        try:
-            start_with_deep_stack(member)
-        except RuntimeError:
-            with self._lock:
-                if not self._members or not wait_for_thread:
-                    raise
-                # A thread may have become idle since the check above, and does not look at the backlog again.
-                inbox = self._waiting.pop() if self._waiting else None
-                if inbox is None:
-                    self._backlog.append(work)
-            if inbox is not None:
-                inbox.put(work)
-            return
-        self._members.append(member)
+        if not (thread_locals.CAN_BE_CLEARED and self._give_to_waiting(work)):
+            self._start_or_put_off(work, self._backlog.append, wait_for_thread=wait_for_thread)
 
-    def _serve(self, inbox: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-        with own_folder() as restore:
-            while True:
-                work = inbox.get()
-                if work is None:
+    def start_waiting(self) -> None:
+        """Find threads for tasks that wait for one, as far as the system allows it."""
+        while self._backlog:
+            with self._lock:
+                if not self._backlog or self._closed:
                     return
-                work()
-                restore()
-                del work  # a bound method of the worker, which keeps its task and variables alive
+                work = self._backlog.popleft()
+            if not self._start_or_put_off(work, self._backlog.appendleft):
+                return
+
+    def _start_or_put_off(
+        self, work: Callable[[], None], put_off: Callable[[Callable[[], None]], None], *, wait_for_thread: bool = True
+    ) -> bool:
+        """Have a thread do the work; if none can be had now, `put_off` is called and the answer is false."""
+        while True:
+            try:
+                self._start(work)
+            except RuntimeError:
                 with self._lock:
+                    ending, self._ending = self._ending, []
+                    if not ending:
+                        if not self._waiting:
+                            if not self._busy or not wait_for_thread:
+                                raise
+                            put_off(work)
+                            return False
+                        member = self._waiting.pop()
+                        # If no other is left, the used one does the work: the place that its end makes could be taken by somebody else.
+                        if thread_locals.CAN_BE_CLEARED or not self._busy:
+                            self._busy += 1
+                            member.inbox.put(work)
+                            return True
+                        ending = [self._end(member)]
+                        self._ending = []
+                for thread in ending:
+                    thread.join(_END_OF_IDLE)
+            else:
+                return True
+
+    def _give_to_waiting(self, work: Callable[[], None]) -> bool:
+        with self._lock:
+            if not self._waiting:
+                return False
+            self._busy += 1
+            self._waiting.pop().inbox.put(work)
+            return True
+
+    def _end(self, member: _Member) -> threading.Thread:
+        """Tell an idle member to end. Called with the lock held."""
+        member.inbox.put(None)
+        self._ending = [one for one in self._ending if one.is_alive()]
+        self._ending.append(member.thread)
+        return member.thread
+
+    def _start(self, work: Callable[[], None]) -> None:
+        """RuntimeError: the system allows no more threads."""
+        member = _Member()
+        member.inbox.put(work)
+        with self._lock:
+            number = self._free.pop() if self._free else next(self._numbers)
+            # A daemon thread: a worker that cannot be stopped must not keep the interpreter from exiting.
+            member.thread = threading.Thread(
+                target=self._serve, args=(member, number), name=f"{self._name}-{number}", daemon=True
+            )
+            self._members[number] = member.thread
+            self._busy += 1
+        try:
+            start_with_deep_stack(member.thread)
+        except BaseException:
+            with self._lock:
+                self._busy -= 1
+                self._free.append(number)
+                del self._members[number]
+            raise
+
+    def _serve(self, member: _Member, number: int) -> None:
+        with own_folder() as restore:
+            restore_thread = thread_locals.restorer()
+            while True:
+                work = member.inbox.get()
+                if work is None:
+                    break
+                work()
+                del work  # a bound method of the worker, which keeps its task and variables alive
+                restore()
+                restore_thread()
+                with self._lock:
+                    self._busy -= 1
                     if self._closed:
-                        return
-                    if self._backlog:
-                        inbox.put(self._backlog.popleft())
-                    else:
-                        self._waiting.append(inbox)
+                        break
+                    self._wait_for_work(member)
+        with self._lock:
+            self._free.append(number)
+
+    def _wait_for_work(self, member: _Member) -> None:
+        """Give a member that has ended its task the next one, or let it wait for one. Called with the lock held."""
+        if not thread_locals.CAN_BE_CLEARED:
+            while self._waiting:
+                self._end(self._waiting.pop())
+        elif self._backlog:
+            self._busy += 1
+            member.inbox.put(self._backlog.popleft())
+            return
+        self._waiting.append(member)
+        if self._backlog:
+            self._wake()
 
     def close(self, grace: float) -> None:
         """End all threads. Those that do not end within `grace` seconds are left running."""
         with self._lock:
             self._closed = True
-            waiting, self._waiting = self._waiting, []
-        for inbox in waiting:
-            inbox.put(None)
+            members = list(self._members.values())
+            while self._waiting:
+                self._end(self._waiting.pop())
         deadline = time.monotonic() + grace  # one deadline for all threads
-        for member in self._members:
-            member.join(max(0.0, deadline - time.monotonic()))
+        for member in members:
+            with contextlib.suppress(RuntimeError):  # a worker is about to start it, and it ends by itself
+                member.join(max(0.0, deadline - time.monotonic()))
 
 
 def worker_threads(run_context: RunContext) -> WorkerThreads:
     found: WorkerThreads | None = run_context.state.get("worker_threads")
     if found is None:
-        found = run_context.state["worker_threads"] = WorkerThreads(f"forkless-{run_context.ident[:8]}")
+        found = run_context.state["worker_threads"] = WorkerThreads(
+            f"forkless-{run_context.ident[:8]}", run_context.woken.set
+        )
     return found
 
 
