@@ -206,7 +206,7 @@ def too_new(monkeypatch):
     def broken(*_):
         raise AttributeError("module 'dataclasses' has no attribute '_is_type'")
 
-    monkeypatch.setattr(importing, "_import_with", broken)
+    monkeypatch.setattr(importing, "_import_carefully", broken)
     monkeypatch.delitem(sys.modules, "ansible.cli", raising=False)
     monkeypatch.setattr(importing, "purge", dict)
 

@@ -241,3 +241,28 @@ def _target(fd):
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
         return ""
+
+
+@pytest.mark.matrix
+def test_what_ansible_says_of_its_configuration_is_said_in_every_run(projects, capfd):
+    """And in none of a project to which it does not apply, nor on the program's stderr."""
+    told, untold = projects("told"), projects("untold")
+    told.write("ansible.cfg", "[defaults]\nforks = 3\n")
+    told.folder.chmod(0o777)  # Ansible does not use ansible.cfg of such a folder, and says so
+    counts = [project.run(NAME, limit="h1").stdout.count("world writable") for project in (told, told, untold, told)]
+    assert counts == [1, 1, 0, 1]
+    assert "world writable" not in capfd.readouterr().err
+
+
+def test_runs_at_once_are_both_told_of_their_configuration(projects):
+    project = projects("told")
+    project.write("ansible.cfg", "[defaults]\nforks = 3\n")
+    project.folder.chmod(0o777)
+    waits = f"- wait_for: {{path: '{project.folder}/go on'}}\n"
+    first = project.start(waits, limit="h1")
+    try:
+        next(event for event in first.events() if event.event == "runner_on_start")
+        second = project.run(NAME, name="second.yml", limit="h1")
+    finally:
+        project.write("go on", "")
+    assert [one.stdout.count("world writable") for one in (first.wait(), second)] == [1, 1]

@@ -17,7 +17,7 @@ from forkless.core.answers import Answers
 from forkless.core.events import Status
 from forkless.core.result import Outcome, complaint
 from forkless.engines import refuse_green_threads
-from forkless.engines.threads import config_gate, context, run_thread, terminal_command
+from forkless.engines.threads import config_gate, context, importing, run_thread, terminal_command
 from forkless.engines.threads.patches import (
     callbacks,
     child_processes,
@@ -153,6 +153,7 @@ def active_run(
         modules.interpreter_pool() as run_context.interpreters,
     ):
         forget = run_context.stop.listen(thread_worker.on_stop(run_context))
+        importing.tell_again()
         try:
             yield
         finally:

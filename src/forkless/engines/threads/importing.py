@@ -74,7 +74,7 @@ class _Logging(stdlib_views.WorkerView):
 
 
 class _FirstSys(stdlib_views._SysView):
-    """sys while a module is imported: its streams may be wrapped and reconfigured; what stderr got is passed on afterwards."""
+    """sys while ansible-core is imported: its streams may be wrapped and reconfigured; what stderr got is kept."""
 
     def __init__(self) -> None:
         super().__init__(sys)
@@ -97,12 +97,10 @@ class _FirstSys(stdlib_views._SysView):
     def stdin(self) -> Any:
         return self.__dict__["_scratch"]
 
-    def pass_on(self) -> None:
-        """A message such as "the log cannot be written" belongs to the output of the run that imports."""
-        said = self.__dict__["_errors"].getvalue().decode()
-        target = stdlib_views.sys_view.stderr  # None in a program without a console
-        if said and target is not None:
-            target.write(said)
+    def said(self) -> str:
+        """What was written to stderr, such as "the log cannot be written"."""
+        text: str = self.__dict__["_errors"].getvalue().decode()
+        return text
 
 
 class _Warnings(stdlib_views.WorkerView):
@@ -133,6 +131,7 @@ _CAREFULLY: dict[str, dict[str, object]] = {
     "ansible.utils.path": {"os": stdlib_views.os_view},  # paths in the configuration are relative to the run's folder
     "ansible.config.manager": {"os": stdlib_views.os_view},
     "ansible.utils.unsafe_proxy": {"warnings": _Warnings(warnings)},
+    "ansible.constants": {},  # tells of the configuration, by way of ansible.utils.display
     "ansible.utils.color": {"sys": stdlib_views.sys_view},
     "ansible.utils.display": {"logging": _Logging},
     "ansible.utils.vars": {"uuid": _Uuid(uuid)},
@@ -140,9 +139,12 @@ _CAREFULLY: dict[str, dict[str, object]] = {
 }
 
 
+# Modules that write to stderr when they are imported.
+_TELLING = frozenset({"ansible.constants", "ansible.utils.display"})
 # The minors in which a module is executed here. In others it does not exist, or does not import what is replaced.
 _ONLY_IN = {
     "ansible.utils.unsafe_proxy": ("2.18",),
+    "ansible.constants": ("2.18",),
     "ansible.module_utils._internal._concurrent._fork_safe_lock": versions.since("2.22"),
 }
 
@@ -173,10 +175,30 @@ def _import_cli(*, ours: bool) -> None:
     if ours:
         importlib.import_module("ansible.cli")
         return
-    minor = versions.nearest(seams.version())
-    for name, views in _CAREFULLY.items():
-        if minor in _ONLY_IN.get(name, versions.KNOWN):
-            _import_with(name, {top: view() if isinstance(view, type) else view for top, view in views.items()})
+    first = _FirstSys()
+    try:
+        for name in _CAREFULLY:
+            _import_carefully(name, first)
+    except BaseException:
+        _tell(first.said())
+        raise
+    display: Any = sys.modules["ansible.utils.display"]
+    display.sys = sys
+    display._forkless_said = first.said()
+
+
+def tell_again() -> None:
+    """
+    Write what ansible-core said when it was imported into the output of the calling thread's run: a warning about its configuration, or that
+    the log cannot be written. Ansible's own command says it in every run, and runs with one configuration share an import.
+    """
+    _tell(getattr(sys.modules.get("ansible.utils.display"), "_forkless_said", ""))
+
+
+def _tell(said: str) -> None:
+    target = stdlib_views.sys_view.stderr  # None in a program without a console
+    if said and target is not None:
+        target.write(said)
 
 
 def _python_too_new(error: BaseException) -> UnsupportedError | None:
@@ -208,8 +230,9 @@ def _refusal(error: BaseException) -> Exception | None:
     return None
 
 
-def _import_with(name: str, views: dict[str, object]) -> None:
-    if name in sys.modules:
+def _import_carefully(name: str, first: _FirstSys) -> None:
+    """Import a module of _CAREFULLY, unless this ansible-core does not have it or it was imported."""
+    if name in sys.modules or versions.nearest(seams.version()) not in _ONLY_IN.get(name, versions.KNOWN):
         return
     parent, _, leaf = name.rpartition(".")
     try:
@@ -224,15 +247,16 @@ def _import_with(name: str, views: dict[str, object]) -> None:
     if spec is None or spec.loader is None:
         return
     module = importlib.util.module_from_spec(spec)
-    first = _FirstSys() if name == "ansible.utils.display" else None
+    views = {top: view() if isinstance(view, type) else view for top, view in _CAREFULLY[name].items()}
+    if name in _TELLING:
+        views["sys"] = first
 
     def import_(asked: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> object:  # noqa: A002
         top = asked.partition(".")[0]  # `import os.path` binds `os`
-        if level == 0 and not fromlist:
-            if top == "sys" and first is not None:
-                return first
-            if top in views:
-                return views[top]
+        if level == 0 and not fromlist and top in views:
+            return views[top]
+        if level == 0 and asked in _CAREFULLY:
+            _import_carefully(asked, first)
         return builtins.__import__(asked, globals, locals, fromlist, level)
 
     space = module.__dict__
@@ -243,10 +267,8 @@ def _import_with(name: str, views: dict[str, object]) -> None:
     except BaseException:  # a stop during the import: a partly executed module must not be found later
         sys.modules.pop(name, None)
         raise
-    if first is not None:
+    if name == "ansible.utils.display":
         space["Display"]()  # the singleton: its constructor changes the encoding errors of the streams that it sees
-        space["sys"] = sys
-        first.pass_on()
     setattr(package, leaf, module)
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import subprocess
 import sys
 import threading

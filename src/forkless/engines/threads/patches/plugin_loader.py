@@ -37,9 +37,18 @@ __all__ = ["own_files"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Plugins of ansible-core with state on module level. paramiko_ssh keeps connections under the address and the user without the port: of
-# two hosts behind one address, one would be answered by the other.
-_STATEFUL = frozenset({"ansible.plugins.connection.paramiko_ssh"})
+# Plugins of ansible-core with state on module level. paramiko_ssh (with an underscore in a release that deprecates it) keeps connections under the
+# address and the user without the port: of two hosts behind one address, one would be answered by the other. tree imports the folder of a
+# run's --tree by value. Names with state in other plugins are seams: see `table`.
+_STATEFUL = frozenset(
+    {
+        "ansible.plugins.callback.tree",
+        "ansible.plugins.connection._paramiko_ssh",
+        "ansible.plugins.connection.paramiko_ssh",
+    }
+)
+# What the full name of a plugin of ansible-core begins with, as a module.
+_BUILTIN = "ansible_collections.ansible.builtin.plugins."
 
 
 def load_module_source(original: Callable[..., object], _site: str) -> object:
@@ -59,6 +68,8 @@ def load_module_source(original: Callable[..., object], _site: str) -> object:
             if python_module_name is None:
                 return original(loader, name, path)
             return original(loader, python_module_name=python_module_name, path=path)
+        if own_files(path):
+            full = _short(full, path)
         if full in _STATEFUL:
             return _private(full, path)
         if not own_files(path):
@@ -73,6 +84,17 @@ def load_module_source(original: Callable[..., object], _site: str) -> object:
         return module
 
     return load
+
+
+def _short(full: str, path: str) -> str:
+    """
+    The name of a plugin of ansible-core's that has the seams, also if a play names it `ansible.builtin.ssh`.
+
+    Upstream executes the file once more under that name. Which of both is used depends on the name that a process has seen first.
+    """
+    kind, _, leaf = full.removeprefix(_BUILTIN).rpartition(".")
+    where = os.path.join("ansible", "plugins", *kind.split("."), f"{leaf}.py")
+    return f"ansible.plugins.{kind}.{leaf}" if full.startswith(_BUILTIN) and path.endswith(os.sep + where) else full
 
 
 def _of_ansible(full: str, path: str) -> types.ModuleType:

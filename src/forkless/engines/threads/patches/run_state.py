@@ -268,10 +268,46 @@ def path_dwim_relative(original: Callable[..., object], _site: str) -> object:
     return look
 
 
+class _Constant:
+    """A setting that a command changes for its process: here for its run. Without one, the value of the configuration is used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, thing: Any, kind: type | None = None) -> object:
+        run_context = context.current()
+        value = _MISSING if run_context is None else run_context.state.get(("constant", self._name), _MISSING)
+        if value is not _MISSING:
+            return value
+        try:
+            value = thing.__dict__[self._name]
+        except KeyError:
+            raise AttributeError(f"module {thing.__name__!r} has no attribute {self._name!r}") from None
+        if run_context is None or not isinstance(value, list):
+            return value
+        # The command may append to it.
+        return run_context.state.setdefault(("constant", self._name), copy.copy(value))
+
+    def __set__(self, thing: Any, value: object) -> None:
+        run_context = context.current()
+        if run_context is None:
+            thing.__dict__[self._name] = value
+        else:
+            run_context.state["constant", self._name] = value
+
+
 def constants_class(original: Any, _site: str) -> object:
-    """DEFAULT_LOCAL_TMP: a folder for each run, removed with it. Upstream has one for the process, with a cache of modules by name in it."""
+    """
+    DEFAULT_LOCAL_TMP: a folder for each run, removed with it. Upstream has one for the process, with a cache of modules by name in it.
+
+    The others are changed by `ansible --tree`, and up to 2.19 by the first play of a process, if the transport is `smart`.
+    """
 
     class Constants(original):  # type: ignore[misc]
+        CALLBACKS_ENABLED = _Constant("CALLBACKS_ENABLED")
+        DEFAULT_TRANSPORT = _Constant("DEFAULT_TRANSPORT")
+        TREE_DIR = _Constant("TREE_DIR")
+
         @property
         def DEFAULT_LOCAL_TMP(self) -> str:  # noqa: N802  # Ansible's name
             run_context = context.current()
@@ -339,6 +375,31 @@ class _Container:
 
     def __len__(self) -> int:
         return len(self._it())
+
+
+def test_for_each_run(name: str) -> Callable[[Any, str], object]:
+    """
+    A test whose answer upstream keeps in a global of this name for the process. The next run may have another PATH.
+
+    The stand-in is a copy of the function with globals of the run's own, where that name is None.
+    """
+
+    def stand_in(original: Any, site: str) -> object:
+        real = original.__func__ if isinstance(original, staticmethod) else original
+
+        @functools.wraps(real)
+        def test(*args: object, **kwargs: object) -> object:
+            run_context = context.current()
+            if run_context is None:
+                return real(*args, **kwargs)
+            if site not in run_context.state:
+                twin = types.FunctionType(real.__code__, {**real.__globals__, name: None}, real.__name__)
+                run_context.state[site] = twin(*args, **kwargs)
+            return run_context.state[site]
+
+        return staticmethod(test)
+
+    return stand_in
 
 
 def no_direct_execution(original: Callable[..., object], _site: str) -> object:

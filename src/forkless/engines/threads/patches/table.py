@@ -349,6 +349,24 @@ SEAMS: tuple[Seam, ...] = (
         plugin_loader.asker,
         KNOWN[1:],
     ),
+    Seam(
+        "ansible.plugins.connection.ssh:Connection._sshpass_available",
+        "another run may have another PATH",
+        run_state.test_for_each_run("SSHPASS_AVAILABLE"),
+        KNOWN[:2],
+    ),
+    Seam(
+        "ansible.utils.ssh_functions:_HAS_CONTROLPERSIST",
+        "another run may have another PATH, and another ssh",
+        run_state.per_run_container(dict),
+        KNOWN[:3],
+    ),
+    Seam(
+        "ansible.parsing.ajson:AnsibleJSONDecoder._vaults",
+        "one run's passwords would be tried for another's files",
+        run_state.per_run_container(dict),
+        KNOWN[:1],
+    ),
     # -- collections
     Seam(
         f"{_COLLECTION}.create_module",
