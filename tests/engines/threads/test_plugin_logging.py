@@ -226,3 +226,113 @@ def test_a_plugin_that_logs_to_the_root_logger_leaves_no_handler_there(project, 
         assert messages(result) == {"h1": 1, "h2": 0}, result.stdout
         assert logging.root.handlers == []
     assert capfd.readouterr().err == "ERROR:root:once\nERROR:root:twice\nNoneType: None\n"
+
+
+ATTRIBUTES = {
+    "disabled": 'logging.getLogger("t_library.part").disabled = True',
+    "does not propagate": 'logging.getLogger("t_library").propagate = False',
+    "a filter": 'logging.getLogger("t_library.part").addFilter(lambda record: False)',
+    "filters assigned": 'logging.getLogger("t_library.part").filters = [lambda record: False]',
+}
+
+
+def attributes():
+    loggers = [logging.root, logging.getLogger("t_library"), logging.getLogger("t_library.part")]
+    return [(one.disabled, one.propagate, list(one.filters), one.level, list(one.handlers)) for one in loggers]
+
+
+@pytest.mark.parametrize("what", ATTRIBUTES)
+def test_what_keeps_the_records_of_a_plugin_from_the_log_does_not_keep_those_of_others(project, library, what):
+    said = "t_library.say(variables['inventory_hostname'])"
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=ATTRIBUTES[what], said=said))
+    handler = Kept()
+    with program_log(handler, level=logging.WARNING):
+        before = attributes()
+        assert project.run(TASK * 2, head="serial: 1", limit="h1,h2").rc == 0
+        assert attributes() == before
+        library.say("program")
+    assert handler.said == ["h2", "h2", "program"]
+
+
+RESTORES = {
+    "enabled": "logger.disabled = False",
+    "propagates": "above.propagate = True",
+    "without the filter": "logger.removeFilter(logger.filters[0])",
+}
+
+
+@pytest.mark.parametrize("what", RESTORES)
+def test_a_plugin_can_let_through_what_the_program_keeps_from_its_log(project, library, what):
+    loggers = 'logger, above = logging.getLogger("t_library.part"), logging.getLogger("t_library"); '
+    said = "t_library.say(variables['inventory_hostname'])"
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=loggers + RESTORES[what], said=said))
+    handler, logger, above = Kept(), logging.getLogger("t_library.part"), logging.getLogger("t_library")
+
+    def refuses(_record):
+        return False
+
+    with program_log(handler, level=logging.WARNING):
+        if what == "enabled":
+            logger.disabled = True
+        elif what == "propagates":
+            above.propagate = False
+        else:
+            logger.addFilter(refuses)
+        try:
+            before = attributes()
+            assert project.run(TASK, head="serial: 1", limit="h1,h2").rc == 0
+            assert attributes() == before
+        finally:
+            logger.disabled, above.propagate = False, True
+            logger.removeFilter(refuses)
+    assert handler.said == ["h1"]
+
+
+def test_filters_of_a_plugin_are_seen_by_itself_as_with_the_stdlib(project, library):
+    sets = """
+            logger, one = logging.getLogger("t_library.part"), logging.Filter("t_library")
+            logger.addFilter(one)
+            logger.addFilter(one)
+            self.counts = [len(logger.filters), logger.filters[0] is one, logger.propagate, logger.disabled]
+            logger.removeFilter(one)
+            logger.propagate = False
+            self.counts += [len(logger.filters), logger.propagate]
+""".strip()
+    said = "getattr(self, 'counts', [])"
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=sets, said=said))
+    result = project.run(TASK, limit="h1")
+    assert messages(result) == {"h1": [1, True, True, False, 0, False]}, result.stdout
+
+
+CONFIGURES = {
+    "import": "import logging.config; logging.config.dictConfig(config)",
+    "from": "from logging.config import dictConfig; dictConfig(config)",
+    "a package": "from logging import config as configures; configures.dictConfig(config)",
+}
+CONFIG = """
+            config = {
+                "version": 1,
+                "formatters": {"plain": {"format": "%(name)s says %(message)s"}},
+                "handlers": {"file": {"class": "logging.FileHandler", "filename": "told.log", "formatter": "plain"}},
+                "root": {"handlers": ["file"], "level": "DEBUG"},
+            }
+            """
+
+
+@pytest.mark.parametrize("how", CONFIGURES)
+def test_a_configuration_that_a_plugin_sets_is_that_of_its_worker(project, library, how):
+    """It replaces the handlers of the root logger and disables the loggers that it does not name."""
+    name = f"t_new_{how}"  # a logger that is not there yet is not disabled
+    sets = f"{CONFIG.strip()}\n            {CONFIGURES[how]}\n            logging.getLogger('{name}').debug('hello')"
+    said = "t_library.say(variables['inventory_hostname'])"
+    project.write("lookup_plugins/logs.py", PLUGIN.format(sets=sets, said=said))
+    handler = Kept()
+    with program_log(handler, level=logging.WARNING):
+        before = attributes()
+        result = project.run(TASK, head="serial: 1", limit="h1,h2")
+        assert result.rc == 0, result.stdout
+        assert attributes() == before
+        library.say("program")
+        logging.getLogger(name).warning("program")
+    assert handler.said == ["h2", "program", "program"]
+    assert (project.folder / "told.log").read_text() == f"{name} says hello\n"

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import http.client
+import random
 import socket
 import ssl
+import sys
 import time
 import urllib.request
 
@@ -147,3 +149,65 @@ def test_the_program_sets_its_own_while_a_run_is_active(project):
     assert after == 55
     # A plugin that sets none has the program's, as a forked worker would.
     assert messages(result)["h1"][0][:2] == [55, 55]
+
+
+RANDOM = """
+import random
+import time
+from random import randint, seed as sow
+from ansible.plugins.lookup import LookupBase
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        if terms[0] == "seeded":
+            random.seed("the same in every run")
+        elif terms[0] == "sown":
+            sow("the same in every run")
+        numbers = []
+        for _ in range(20):
+            numbers.append(randint(0, 10**9))
+            numbers.append(random.choice(range(10**9)))
+            time.sleep(0.001)
+        return [numbers]
+"""
+
+
+def test_random_numbers_after_a_seed_are_the_same_for_each_worker_and_random_for_others(project):
+    project.write("lookup_plugins/draws.py", RANDOM)
+    random.seed(7)
+    state = random.getstate()
+    how = "'seeded' if inventory_hostname in ('h1', 'h2') else 'sown' if inventory_hostname == 'h3' else 'not'"
+    task = f"- debug: {{msg: \"{{{{ lookup('draws', {how}) }}}}\"}}\n"
+    said = [messages(project.run(task, forks=6)) for _ in range(2)]
+    assert random.getstate() == state, "the program's numbers are its own"
+    seeded = [one[host] for one in said for host in ("h1", "h2", "h3")]
+    assert all(one == seeded[0] for one in seeded)
+    others = [tuple(one[host]) for one in said for host in ("h4", "h5", "h6")]
+    assert len({*others, tuple(seeded[0])}) == 7
+
+
+LIMIT = """
+import sys
+from ansible.plugins.lookup import LookupBase
+
+def deep(count):
+    return 0 if count == 0 else 1 + deep(count - 1)
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        before = sys.getrecursionlimit()
+        sys.setrecursionlimit(int(terms[0]))
+        return [[before, sys.getrecursionlimit(), deep(before) if int(terms[0]) > before else 0]]
+"""
+
+
+def test_a_recursion_limit_that_a_plugin_sets_ends_with_its_worker(project):
+    project.write("lookup_plugins/limits.py", LIMIT)
+    limit = sys.getrecursionlimit()
+    task = "- debug: {{msg: \"{{{{ lookup('limits', '{}') }}}}\"}}\n"
+    more, less = 3 * limit, 50
+    result = project.run(task.format(more) + task.format(less) + task.format(more), forks=3)
+    assert result.rc == 0, result.stdout
+    said = [one.event_data["res"]["msg"] for one in result.events if one.event == "runner_on_ok"]
+    assert [seen for _, seen, _ in said] == [more] * 6 + [less] * 6 + [more] * 6
+    assert sys.getrecursionlimit() == limit

@@ -84,6 +84,7 @@ class LoadContext(Protocol):
     deprecated: bool
     error_list: list[object]
     import_error_list: list[object]
+    redirect_list: list[str]
     plugin_resolved_path: str
 
 

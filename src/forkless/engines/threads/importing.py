@@ -182,9 +182,7 @@ def _import_cli(*, ours: bool) -> None:
     except BaseException:
         _tell(first.said())
         raise
-    display: Any = sys.modules["ansible.utils.display"]
-    display.sys = sys
-    display._forkless_said = first.said()
+    vars(sys.modules["ansible.utils.display"]).update(sys=sys, _forkless_said=first.said())
 
 
 def tell_again() -> None:

@@ -187,9 +187,29 @@ def test_a_plugin_in_a_search_path_that_a_role_adds_is_found_and_one_that_change
     assert messages(project.run("- who:\n", limit="h1")) == {"h1": "another"}
 
 
+def test_a_redirection_is_told_of_each_time_as_with_stock(project):
+    """In each run, and for each host."""
+    folder = "collections/ansible_collections/t/c"
+    project.write(f"{folder}/meta/runtime.yml", "plugin_routing: {lookup: {old: {redirect: t.c.new}}}\n")
+    project.write(
+        f"{folder}/plugins/lookup/new.py",
+        """
+        from ansible.plugins.lookup import LookupBase
+        class LookupModule(LookupBase):
+            def run(self, terms, variables=None, **kwargs):
+                return ["new"]
+        """,
+    )
+    task = "- debug: {msg: \"{{ lookup('t.c.old') }}\"}\n"
+    for _ in range(2):
+        told = project.run(task, limit="h1,h2", verbosity=2).stdout
+        assert told.count("redirecting (type: lookup) t.c.old to t.c.new") == 2
+    assert "redirecting" not in project.run(task, limit="h1", verbosity=1).stdout
+
+
 def test_a_plugin_whose_file_is_gone_is_looked_for_again(tmp_path):
     class Found:
-        resolved, deprecated, error_list, import_error_list = True, False, [], []
+        resolved, deprecated, error_list, import_error_list, redirect_list = True, False, [], [], []
 
         def __init__(self, path):
             self.plugin_resolved_path = str(path)

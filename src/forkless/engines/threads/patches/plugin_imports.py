@@ -15,6 +15,7 @@ import functools
 import importlib
 import importlib.util
 import logging
+import random
 import re
 import sys
 import types
@@ -27,6 +28,7 @@ from forkless.engines.threads.patches import (
     exit_functions,
     plugin_logging,
     process_defaults,
+    process_wide,
     project_libraries,
     stdlib_views,
     working_directory,
@@ -171,6 +173,9 @@ class _PluginSys(stdlib_views._SysView):
     def modules(self) -> object:
         return modules_view
 
+    setrecursionlimit = staticmethod(process_wide.set_recursion_limit)
+    getrecursionlimit = staticmethod(process_wide.recursion_limit)
+
     @property
     def path(self) -> list[str]:
         return project_libraries.path()
@@ -192,7 +197,9 @@ VIEWS: dict[str, object] = {
     "importlib": _Importlib(importlib),
     "importlib.util": _Importlib.util,
     "logging": plugin_logging.PluginLogging(logging),
+    "logging.config": plugin_logging.plugin_logging_config,
     "os": stdlib_views.os_view,
+    "random": process_wide.RandomView(random),
     "re": _Re(re),
     "signal": stdlib_views.signal_view,
     "subprocess": stdlib_views.subprocess_view,

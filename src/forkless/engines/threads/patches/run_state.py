@@ -274,7 +274,7 @@ class _Constant:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, thing: Any, kind: type | None = None) -> object:
+    def __get__(self, thing: types.ModuleType, kind: type | None = None) -> object:
         run_context = context.current()
         value = _MISSING if run_context is None else run_context.state.get(("constant", self._name), _MISSING)
         if value is not _MISSING:
@@ -288,7 +288,7 @@ class _Constant:
         # The command may append to it.
         return run_context.state.setdefault(("constant", self._name), copy.copy(value))
 
-    def __set__(self, thing: Any, value: object) -> None:
+    def __set__(self, thing: types.ModuleType, value: object) -> None:
         run_context = context.current()
         if run_context is None:
             thing.__dict__[self._name] = value
@@ -377,24 +377,24 @@ class _Container:
         return len(self._it())
 
 
-def test_for_each_run(name: str) -> Callable[[Any, str], object]:
+def test_for_each_run(name: str) -> Callable[[staticmethod[[], object], str], object]:
     """
     A test whose answer upstream keeps in a global of this name for the process. The next run may have another PATH.
 
     The stand-in is a copy of the function with globals of the run's own, where that name is None.
     """
 
-    def stand_in(original: Any, site: str) -> object:
-        real = original.__func__ if isinstance(original, staticmethod) else original
+    def stand_in(original: staticmethod[[], object], site: str) -> object:
+        real: Callable[[], object] = original.__func__
 
         @functools.wraps(real)
-        def test(*args: object, **kwargs: object) -> object:
+        def test() -> object:
             run_context = context.current()
             if run_context is None:
-                return real(*args, **kwargs)
+                return real()
             if site not in run_context.state:
-                twin = types.FunctionType(real.__code__, {**real.__globals__, name: None}, real.__name__)
-                run_context.state[site] = twin(*args, **kwargs)
+                twin = types.FunctionType(real.__code__, {**real.__globals__, name: None}, name)
+                run_context.state[site] = twin()
             return run_context.state[site]
 
         return staticmethod(test)

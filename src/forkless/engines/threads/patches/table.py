@@ -413,6 +413,8 @@ SEAMS: tuple[Seam, ...] = (
         plugin_logging.effective_level,
     ),
     Seam("logging:Logger.isEnabledFor", "as above", plugin_logging.is_enabled_for),
+    Seam("logging:Logger.handle", "nor are a logger's filters", plugin_logging.handle),
+    Seam("logging:Logger.callHandlers", "nor is whether its records propagate", plugin_logging.call_handlers),
     # -- network devices
     Seam(
         "ansible.executor.task_executor:start_connection",

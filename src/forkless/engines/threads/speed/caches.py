@@ -204,8 +204,12 @@ def plugin(original: Callable[..., LoadContext], _site: str) -> Callable[..., Lo
         found = cache.get(key)
         if found is None:
             found = original(loader, name, mod_type, ignore_deprecated, check_aliases, collection_list)
-            # A deprecation or an error must be reported every time, so such a result is not cached.
-            if found.resolved and not (found.deprecated or found.error_list or found.import_error_list):
+            # A deprecation, an error or (with -vv) a redirection must be reported every time, so such a result is not cached.
+            if (
+                found.resolved
+                and not (found.deprecated or found.error_list or found.import_error_list)
+                and not (len(found.redirect_list) > 1 and _verbosity() >= 2)
+            ):
                 cache.store(key, _own(found))
             return found
         # Files of ansible-core do not disappear while it runs; checking some ten plugins for each task would be slow.
@@ -216,6 +220,13 @@ def plugin(original: Callable[..., LoadContext], _site: str) -> Callable[..., Lo
         return _own(found)
 
     return find
+
+
+def _verbosity() -> int:
+    from ansible.utils.display import Display
+
+    verbosity: int = Display().verbosity
+    return verbosity
 
 
 def _own(found: LoadContext) -> LoadContext:
