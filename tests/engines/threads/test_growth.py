@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import sys
 import types
 
 import pytest
@@ -42,3 +43,28 @@ def test_no_run_leaves_another_copy_of_a_plugin(project):
     assert not {
         name: number for name, number in more.items() if number >= 20 and before[name] and "ansible" in str(name)
     }
+
+
+def test_a_table_of_a_library_that_a_filter_adds_to_at_every_call_does_not_grow(project, monkeypatch):
+    """As json_query of community.general does it."""
+    library, functions = types.ModuleType("jmespath"), types.ModuleType("jmespath.functions")
+    functions.REVERSE_TYPES_MAP = {"string": ("str",)}
+    library.functions = functions
+    monkeypatch.setitem(sys.modules, "jmespath", library)
+    monkeypatch.setitem(sys.modules, "jmespath.functions", functions)
+    project.write("filter_plugins/queries.py", """
+        import jmespath
+        def query(value):
+            table = jmespath.functions.REVERSE_TYPES_MAP
+            table["string"] = table["string"] + ("AnsibleUnicode", "AnsibleUnsafeText")
+            return ",".join(table["string"])
+        class FilterModule:
+            def filters(self):
+                return {"query": query}
+    """)  # fmt: skip
+    for _ in range(2):
+        assert (
+            project.run("- debug: {msg: \"{{ 'x' | query }}\"}\n").stdout.count("str,AnsibleUnicode,AnsibleUnsafeText")
+            == 6
+        )
+    assert functions.REVERSE_TYPES_MAP == {"string": ("str", "AnsibleUnicode", "AnsibleUnsafeText")}

@@ -54,6 +54,8 @@ def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
     found = builtins.__import__(name, globals, locals, fromlist, level)
     event_loops.watch()
     top = name.partition(".")[0]
+    if top == "jmespath":
+        _keep_small()
     if name == "os.path" and fromlist:
         return stdlib_views.os_view.path
     if level == 0 and top in VIEWS:
@@ -61,6 +63,24 @@ def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
     if level or top in ("ansible_collections", "ansible"):
         return _loaded(name, found, fromlist)
     return found
+
+
+class _WithoutRepetitions(dict[str, object]):
+    """A table in which a tuple has each value once."""
+
+    def __setitem__(self, key: str, value: object) -> None:
+        super().__setitem__(key, tuple(dict.fromkeys(value)) if isinstance(value, tuple) else value)
+
+
+def _keep_small() -> None:
+    """
+    The filter json_query of several collections adds the names of Ansible's types to a table of jmespath at every call. With forked workers
+    that ended with the task. In one process the table would grow for good, and each call would copy it.
+    """
+    functions = sys.modules.get("jmespath.functions")
+    table = getattr(functions, "REVERSE_TYPES_MAP", None)
+    if type(table) is dict:
+        vars(functions)["REVERSE_TYPES_MAP"] = _WithoutRepetitions(table)
 
 
 def _loaded(name: str, found: Any, fromlist: Any) -> object:
