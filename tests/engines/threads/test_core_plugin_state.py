@@ -38,12 +38,17 @@ def lookup(project, body, term="x"):
 
 
 @pytest.mark.skipif(MINOR in versions.since("2.21"), reason="since 2.21 ansible-core has no paramiko_ssh")
-@pytest.mark.parametrize("name", ["paramiko_ssh", "ansible.builtin.paramiko_ssh", "ansible.legacy.paramiko_ssh"])
+@pytest.mark.parametrize(
+    "name", ["paramiko_ssh", "ansible.builtin.paramiko_ssh", "ansible.legacy.paramiko_ssh", "imported"]
+)
 @pytest.mark.matrix
 def test_connections_that_paramiko_ssh_keeps_are_the_workers_own_by_any_name(project, name):
     """It keeps them by address and user: a host behind another port of the address would be answered by the first one."""
     body = """
-kept = loader.connection_loader.get(terms[0], class_only=True)._connect.__globals__["SSH_CONNECTION_CACHE"]
+if terms[0] == "imported":
+    from ansible.plugins.connection.paramiko_ssh import SSH_CONNECTION_CACHE as kept
+else:
+    kept = loader.connection_loader.get(terms[0], class_only=True)._connect.__globals__["SSH_CONNECTION_CACHE"]
 found, kept["an address"] = dict(kept), host
 return [found]
 """

@@ -46,6 +46,12 @@ def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
         replaced = collection_modules.here().replaced
         if replaced and replaced.get(name, _GONE) is not _GONE:
             return replaced[name if fromlist else name.partition(".")[0]]
+        if fromlist and name.startswith("ansible.plugins."):
+            from forkless.engines.threads.patches import plugin_loader  # a circular import
+
+            own = plugin_loader.private_by_name(name)
+            if own is not None:
+                return own
         library = project_libraries.library_name(name)
     else:
         library = project_libraries.relative_name(name, (globals or {}).get("__package__") or "", level)

@@ -142,6 +142,14 @@ def _private(full: str, path: str) -> types.ModuleType:
     return module
 
 
+def private_by_name(name: str) -> types.ModuleType | None:
+    """The worker's own module of a plugin of ansible-core with state, for a plugin that imports it by this name; None of any other name."""
+    if name not in _STATEFUL or context.current() is None:
+        return None
+    spec = importlib.util.find_spec(name)
+    return None if spec is None or spec.origin is None else _private(name, spec.origin)
+
+
 class _Pinned(threading.local):
     """The table of filters or tests that this thread uses, by loader: other threads do not see a table while it is being filled."""
 
