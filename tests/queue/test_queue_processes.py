@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import signal
@@ -12,6 +13,8 @@ import tempfile
 
 import pytest
 
+from forkless.queue import supervisor
+from forkless.queue.supervisor import work_folder
 from queue_support import launch, lines, playbook, wait_until
 
 pytestmark = pytest.mark.spawns
@@ -28,16 +31,24 @@ def alone(tmp_path):
     shutil.rmtree(home, ignore_errors=True)
 
 
-def test_the_embedded_server_stays_for_a_worker_whose_supervisor_was_killed(alone, project, tmp_path):
+def test_the_server_and_the_project_stay_for_a_worker_whose_supervisor_was_killed(alone, project, tmp_path):
     there, end = tmp_path / "there", tmp_path / "end"
-    playbook(project, tasks=[f"- raw: echo x >> {there}; while [ ! -e {end} ]; do sleep 0.1; done"])
+    (project / "late.yml").write_text(f"- raw: echo late >> {there}\n")
+    playbook(
+        project,
+        tasks=[
+            f"- raw: echo x >> {there}; while [ ! -e {end} ]; do sleep 0.1; done",
+            "- include_tasks: \"{{ 'late' }}.yml\"",
+        ],
+    )
+    work = os.path.join(alone["XDG_STATE_HOME"], "forkless", "work")
 
     def forkless(*argv):
         command = [sys.executable, "-m", "forkless", *argv]
         return subprocess.run(command, cwd=project, env=alone, capture_output=True, text=True, timeout=120, check=True)
 
     with open(tmp_path / "worker.log", "wb") as log:
-        supervisor = subprocess.Popen(
+        started = subprocess.Popen(
             [sys.executable, "-m", "forkless", "worker"], env=alone, stdout=log, stderr=log, cwd=project
         )
     postmaster = os.path.join(alone["XDG_STATE_HOME"], "forkless", "postgres", "data", "postmaster.pid")
@@ -46,18 +57,42 @@ def test_the_embedded_server_stays_for_a_worker_whose_supervisor_was_killed(alon
         wait_until(lambda: lines(there), "the task's begin")
         with open(postmaster) as file:
             before = file.read()
-        supervisor.kill()
-        supervisor.wait()
+        started.kill()
+        started.wait()
         assert "running" in forkless("runs", "list").stdout
         with open(postmaster) as file:
             assert file.read() == before  # not stopped, and not begun again
+        with work_folder(work):  # as another worker that is started now
+            assert glob.glob(f"{work}/worker-*/0/*/project/late.yml")
     finally:
         end.touch()
-        if supervisor.poll() is None:
-            supervisor.send_signal(signal.SIGTERM)
-            supervisor.wait()
+        if started.poll() is None:
+            started.send_signal(signal.SIGTERM)
+            started.wait()
     wait_until(lambda: "successful" in forkless("runs", "list").stdout, "the end of the run")
     wait_until(lambda: not os.path.exists(postmaster), "the end of the server that nobody uses")
+    assert lines(there) == ["x", "late"]
+
+    def nothing_left():
+        with work_folder(work) as own:
+            return os.listdir(work) == [os.path.basename(own)]
+
+    wait_until(nothing_left, "the end of the folder that nobody uses")
+
+
+def test_a_folder_of_projects_is_removed_when_its_last_process_has_ended(tmp_path):
+    with work_folder(str(tmp_path)) as folder:
+        # A worker process that lives longer than its supervisor.
+        lock = supervisor._lock(folder)
+        worker = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, pass_fds=(lock,))
+        os.close(lock)
+    with work_folder(str(tmp_path)) as other:
+        assert sorted(os.listdir(tmp_path)) == sorted(map(os.path.basename, (folder, other)))
+    worker.stdin.close()
+    worker.wait()
+    with work_folder(str(tmp_path)) as other:
+        assert os.listdir(tmp_path) == [os.path.basename(other)]
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_worker_that_was_forgotten_is_registered_again(url, database, workers, project):

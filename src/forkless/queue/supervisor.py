@@ -37,30 +37,56 @@ _STEPS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 
 @contextlib.contextmanager
 def work_folder(parent: str | None = None) -> Iterator[str]:
-    """A folder for unpacked projects, removed at the end. Folders whose owners were killed are removed first."""
+    """
+    A folder for unpacked projects, removed at the end. Folders that no living process uses are removed first.
+
+    A folder is in use as long as the supervisor or one of its worker processes holds its lock: a worker finishes its run
+    when the supervisor was killed.
+    """
     above = parent or os.path.join(state_folder(), "work")
     try:
         os.makedirs(above, mode=0o700, exist_ok=True)
+        turn = os.open(above, os.O_RDONLY)
     except OSError as err:
         raise QueueError(
             f"the folder {above} for projects cannot be made: {err.strerror}; name another with --work-dir"
         ) from None
-    for name in os.listdir(above):
-        stale = os.path.join(above, name)
-        with contextlib.suppress(OSError):
-            handle = os.open(os.path.join(stale, "owner.lock"), os.O_RDWR)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(stale, ignore_errors=True)
-            finally:
-                os.close(handle)
-    folder = tempfile.mkdtemp(prefix="worker-", dir=above)
-    handle = os.open(os.path.join(folder, "owner.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # One process at a time: a folder whose lock is about to be taken must not pass for one without an owner.
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        _remove_unused(above)
+        folder = tempfile.mkdtemp(prefix="worker-", dir=above)
+        handle = _lock(folder)
+    finally:
+        os.close(turn)
+    try:
         yield folder
     finally:
+        os.close(handle)
+        # A worker process that outlived its supervisor's attempt to end it keeps its folder.
+        with contextlib.suppress(OSError):
+            _remove_if_unused(folder)
+
+
+def _lock(folder: str) -> int:
+    """A descriptor whose lock says that `folder` is in use. The kernel releases it when the last process that has the descriptor ends."""
+    handle = os.open(os.path.join(folder, "owner.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return handle
+
+
+def _remove_unused(above: str) -> None:
+    for name in os.listdir(above):
+        with contextlib.suppress(OSError):  # no folder of a worker, or one that is in use
+            _remove_if_unused(os.path.join(above, name))
+
+
+def _remove_if_unused(folder: str) -> None:
+    handle = os.open(os.path.join(folder, "owner.lock"), os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
+    finally:
         os.close(handle)
 
 
@@ -105,18 +131,28 @@ class Supervisor:
 
     def _start(self, slot: _WorkerSlot) -> None:
         folder = os.path.join(self._options.folder, str(slot.number))
+        os.makedirs(self._options.folder, mode=0o700, exist_ok=True)
+        # The worker gets the lock before it runs: it does not have to take one while this process may be killed.
+        lock = _lock(self._options.folder)
         options = dataclasses.replace(
-            self._options, folder=folder, name=f"{self._options.name}-{slot.number + 1}" if self._options.name else ""
+            self._options,
+            folder=folder,
+            folder_lock=lock,
+            name=f"{self._options.name}-{slot.number + 1}" if self._options.name else "",
         )
-        slot.process = subprocess.Popen(
-            [sys.executable, "-m", "forkless.queue.worker", options.as_json()],
-            stdin=subprocess.PIPE,
-            # Ctrl-C at the terminal reaches the supervisor only, which asks the workers to finish.
-            start_new_session=True,
-            # The worker takes its variable out of the environment; plays must not find the address under the other name.
-            env={name: value for name, value in os.environ.items() if name != "FORKLESS_DATABASE"}
-            | {"FORKLESS_WORKER_DATABASE": self._url},
-        )
+        try:
+            slot.process = subprocess.Popen(
+                [sys.executable, "-m", "forkless.queue.worker", options.as_json()],
+                stdin=subprocess.PIPE,
+                # Ctrl-C at the terminal reaches the supervisor only, which asks the workers to finish.
+                start_new_session=True,
+                pass_fds=(lock,),
+                # The worker takes its variable out of the environment; plays must not find the address under the other name.
+                env={name: value for name, value in os.environ.items() if name != "FORKLESS_DATABASE"}
+                | {"FORKLESS_WORKER_DATABASE": self._url},
+            )
+        finally:
+            os.close(lock)
 
     def _look(self, slot: _WorkerSlot) -> None:
         process = slot.process

@@ -43,6 +43,8 @@ class WorkerOptions:
     """The options of a worker process. The address of the database is not one of them: it may hold a password, and is passed in the environment."""
 
     folder: str
+    folder_lock: int = -1
+    """The descriptor of a lock that says that the folder is in use, for as long as this process runs; -1 if the folder needs none."""
     name: str = ""
     labels: list[str] = field(default_factory=list)
     lost_after: float = 120.0
@@ -289,6 +291,8 @@ def main(argv: list[str]) -> int:
     url = os.environ.pop("FORKLESS_WORKER_DATABASE")  # plugins and modules must not see the address with its password
     job_store.use_database(url)
     options = WorkerOptions.from_json(argv[0])
+    if options.folder_lock >= 0:
+        os.set_inheritable(options.folder_lock, False)  # what a task leaves running must not keep the folder
     try:
         with embedded.EmbeddedServer(options.embedded) if options.embedded else contextlib.nullcontext():
             asyncio.run(WorkerProcess(url, options).main())
