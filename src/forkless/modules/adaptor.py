@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from forkless.modules.cold import ColdExecution
 from forkless.modules.dispatch import execution_of
+from forkless.modules.warm.late_temp_dir import forget_temp_dir
 from forkless.patching.seam import Seam
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def _configure_module(original: Upstream, _site: str) -> Upstream:
 def _remove_tmp_path(original: Upstream, _site: str) -> Upstream:
     @functools.wraps(original)
     def stand_in(self: AnsibleAction, tmp_path: str | None, force: bool = False) -> object:
+        forget_temp_dir(self._connection._shell)
         if tmp_path is None and not force and self._connection._shell.tmpdir is None:
             return original(self, tmp_path, force)  # nothing to remove: an action that ran no module needs no execution
         return execution_of(self).remove_tmp_path(functools.partial(original, self), tmp_path, force)

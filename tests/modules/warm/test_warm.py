@@ -132,6 +132,55 @@ def test_a_changed_module_and_a_changed_module_util_are_seen_by_the_next_run(pro
     assert set(values(forkless.run(**spec), "mine")) == {2}
 
 
+ACTION = """
+from ansible.plugins.action import ActionBase
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        super().run(tmp, task_vars)
+        shell = self._connection._shell
+        first = shell.tmpdir
+        self._execute_module("ansible.builtin.ping", module_args={}, task_vars=task_vars)
+        if not self._task.args["asks"]:
+            return {"first": first}
+        folder = shell.tmpdir
+        if folder is None:
+            return {"first": first, "folder": None}
+        self._transfer_data(shell.join_path(folder, "text"), "sent")
+        said = self._low_level_execute_command("cat %stext; ls -ld %s" % (folder, folder))
+        return {"first": first, "folder": folder, "said": said["stdout"], "again": shell.tmpdir}
+"""
+
+
+@pytest.mark.matrix
+def test_an_action_finds_the_folder_that_stock_makes_for_its_module(project):
+    (project.folder / "action_plugins").mkdir()
+    (project.folder / "action_plugins/puts.py").write_text(ACTION)
+    tmp = project.folder / "tmp"
+    spec = project(
+        f"    - puts: {{asks: '{{{{ item }}}}'}}\n      loop: [true, false, true]\n      vars: {{ansible_remote_tmp: {tmp}}}\n    - ping:\n"
+    )
+    result = forkless.run(**spec)
+    result.raise_for_failures()
+    found = [each for results in values(result, "results") for each in results]
+    assert [each["first"] for each in found] == [None] * 6
+    asked = [each for each in found if "folder" in each]
+    assert len({each["folder"] for each in asked}) == 4
+    for each in asked:
+        assert each["folder"].startswith(f"{tmp}/ansible-tmp-")
+        assert each["said"].startswith("sentdrwx------")
+        assert each["again"] == each["folder"]
+    assert list(tmp.iterdir()) == []
+
+
+def test_with_pipelining_an_action_finds_no_folder_as_with_stock(project):
+    (project.folder / "action_plugins").mkdir()
+    (project.folder / "action_plugins/puts.py").write_text(ACTION)
+    result = forkless.run(**project("    - puts: {asks: true}\n      vars: {ansible_pipelining: true}\n"))
+    result.raise_for_failures()
+    assert values(result, "folder") == [None, None]
+
+
 @pytest.mark.parametrize("way", ["cold", "FORKLESS_DISABLE"])
 def test_it_can_be_switched_off(project, way):
     (project.folder / "library/mine.py").write_text(MODULE)

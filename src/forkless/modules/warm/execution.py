@@ -35,6 +35,7 @@ from forkless.modules.warm.interpreter import (
     WarmInterpreter,
     boot_text,
 )
+from forkless.modules.warm.late_temp_dir import promise_temp_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,6 +88,8 @@ class WarmExecution(ColdExecution):
             _display().debug(f"not run warm: {why}")
         else:
             end_followed_job(self.connection, result, self.interrupt)
+            if not wrap_async and not _pipelined(self.connection):
+                promise_temp_dir(self.connection._shell, self.action._make_tmp_path)
             return result
         finally:
             self._trying, self._module, self._async = False, None, None
