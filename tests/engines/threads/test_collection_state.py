@@ -515,6 +515,21 @@ def test_a_name_that_no_plugin_imports_is_not_asked_for(project):
     assert "AnsibleFilterTypeError" not in result.stdout
 
 
+@pytest.mark.matrix
+def test_a_file_without_state_may_import_a_name_that_ansible_core_warns_of(project):
+    """ansible-core looks for who is to blame on the stack, and the stdlib's inspect then asks for the module of each frame."""
+    action = """
+        from ansible.errors import AnsibleFilterTypeError
+        from ansible.plugins.action import ActionBase
+
+        class ActionModule(ActionBase):
+            def run(self, tmp=None, task_vars=None):
+                return {"msg": issubclass(AnsibleFilterTypeError, Exception)}
+    """
+    write_collection(project, {"plugins/action/old.py": textwrap.dedent(action)})
+    assert set(messages(project.run("- t.state.old:\n"))) == {True}
+
+
 def test_a_file_without_state_is_executed_once(project):
     write_collection(
         project,

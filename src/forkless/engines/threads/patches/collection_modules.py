@@ -265,15 +265,24 @@ class PrivateModules:
         name = entry.__name__
         source = _source(entry.__file__ or "", entry.__package__ or "")
         self._shared.patched(source.findings.patches)
-        if self._shared.holds_none(entry, source):
-            return self._execute_shared(entry, source)
+        shared = self._shared.modules if self._shared.holds_none(entry, source) else None
+        known = shared.get(name) if shared is not None else None
+        if shared is not None and known is not None:
+            if known[0] is source:
+                self._modules[name] = known[1]
+                return known[1]
+            shared.pop(name, None)  # the file has changed
         module = _empty(entry)
+        # A shared file is under way too: whoever looks at the stack meanwhile, as ansible-core does for each deprecation, asks
+        # for the module of this file, and must find this one.
         loading = _Loading(module)
         if self._loading.setdefault(name, loading) is not loading:
             return self.load(entry)
         self._modules[name] = module
         try:
             exec(source.code, vars(module))  # noqa: S102  # what an import does
+            if shared is not None:
+                self._modules[name] = shared.setdefault(name, (source, module))[1]  # another worker may have been first
         except BaseException:  # a stop during the import: a partly executed module must not be found later
             self._modules.pop(name, None)
             raise
@@ -281,16 +290,6 @@ class PrivateModules:
             self._loading.pop(name, None)
             loading.done.set()
         return self._modules.get(name, module)
-
-    def _execute_shared(self, entry: CollectionModule, source: _Source) -> object:
-        name = entry.__name__
-        known = self._shared.modules.get(name)
-        if known is None or known[0] is not source:
-            module = _empty(entry)
-            exec(source.code, vars(module))  # noqa: S102  # what an import does
-            known = self._shared.modules.setdefault(name, (source, module))
-        module = self._modules[name] = known[1]
-        return module
 
 
 def _empty(entry: CollectionModule) -> types.ModuleType:
