@@ -205,6 +205,21 @@ def test_values_of_no_log_parameters_are_masked_where_output_is_divided(tmp_path
     assert "\n".join(texts(result.events)) == "the ********\nand ********!\nplain"
 
 
+@pytest.mark.parametrize("mode", ["auto", "in-process"])
+def test_lines_of_a_secret_are_masked_however_they_are_printed(tmp_path, mode):
+    key = "BEGIN KEY\nMIIEvQIBADANBgkq\nhkiG9w0BAQEFAASC\nEND KEY\n"
+    begin, first, second, end = key.splitlines()
+    script = f"""
+        printf '{begin}\\r\\n{first}\\r\\n{second}\\r\\n{end}\\r\\n'
+        sleep 0.3; printf 'key: |\\n    {begin}\\n    {first[:5]}'; sleep 0.3; printf '{first[5:]}\\n'
+        sleep 0.3; echo '2: {second}'; echo '{end}' >&2
+    """
+    result = started(tmp_path, [{"secretly": {"word": key, "script": script}}], modules=mode).wait()
+    assert result.rc == 0, result.stdout
+    said = "\n".join(texts(result.events))
+    assert sorted(said.split("\n")) == ["    ********"] * 2 + ["********"] * 2 + ["2: ********", "key: |"]
+
+
 ASKS = """#!/usr/bin/python
 # SPDX-License-Identifier: GPL-3.0-or-later
 from ansible.module_utils.basic import AnsibleModule
@@ -308,6 +323,29 @@ def test_a_secret_is_masked_wherever_it_is_divided():
         for to in range(at, len(text)):
             masker = live_output.Masker(secrets)
             assert masker.feed(text[:at]) + masker.feed(text[at:to]) + masker.feed(text[to:], end=True) == whole
+
+
+def test_every_line_of_a_secret_is_masked_wherever_it_is_divided():
+    secret = "first line\n  second\nab\n"
+    forms = live_output.secret_forms([secret, "one\n"])
+    cases = {
+        "x first line\n  second\nab y": b"x ******** y",
+        "x first line\r\n  second\r\nab y": b"x ******** y",
+        "\tfirst line\r\n\t\tsecond\r\n": b"\t********\r\n\t\t********\r\n",
+        "1 second 2 one 3": b"1 ******** 2 ******** 3",
+    }
+    for text, wanted in cases.items():
+        data = text.encode()
+        for at in range(len(data)):
+            for to in range(at, len(data)):
+                masker = live_output.Masker(forms)
+                assert masker.feed(data[:at]) + masker.feed(data[at:to]) + masker.feed(data[to:], end=True) == wanted
+
+
+def test_the_beginning_of_a_secret_at_the_end_of_a_line_that_was_cut_is_masked():
+    masker = live_output.Masker([b"open-sesame"])
+    assert masker.feed_cut(b"the word open-ses") == b"the word ********"
+    assert masker.feed_cut(b"the open word") == b"the open word"
 
 
 def test_nothing_is_held_back_that_no_secret_begins_with():

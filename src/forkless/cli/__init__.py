@@ -11,6 +11,7 @@ import platform
 import sys
 from typing import TYPE_CHECKING
 
+from forkless.cli import terminal_text
 from forkless.core.errors import ForklessError
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def _main(argv: list[str]) -> int:
         command = importlib.import_module(f"forkless.cli.commands.{argv[0]}")
         code: int = command.main(argv[1:])
     except ForklessError as error:
-        sys.stderr.write(f"forkless {argv[0]}: {error}\n")
+        sys.stderr.write(f"forkless {argv[0]}: {terminal_text.escaped(str(error))}\n")
         return 2 if isinstance(error, ValueError) else 1
     try:
         sys.stdout.flush()

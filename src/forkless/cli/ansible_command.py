@@ -11,6 +11,7 @@ import uuid
 from typing import TYPE_CHECKING, NoReturn
 
 from forkless import engines
+from forkless.cli import terminal_text
 from forkless.cli.command_flags import EXAMPLES, NAMES, add_flags
 from forkless.cli.command_signals import signals_for
 from forkless.cli.command_view import CommandView
@@ -57,11 +58,11 @@ def run_command(
         view.drop()
         if unable is not None and not view.begun:
             unable(str(error))
-        sys.stderr.write(f"forkless: {error}\n")
+        sys.stderr.write(f"forkless: {terminal_text.escaped(str(error))}\n")
         return 2 if isinstance(error, ValueError) else UNEXPECTED
     view.close(result)
     if result.sentence:
-        sys.stderr.write(f"forkless: {result.sentence}\n")
+        sys.stderr.write(f"forkless: {terminal_text.escaped(result.sentence)}\n")
     return result.rc
 
 

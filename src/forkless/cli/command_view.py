@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from forkless.cli import command_flags
+from forkless.cli import command_flags, terminal_text
 from forkless.cli.view import plan as plans
 from forkless.cli.view import run_view
 from forkless.core.answers import Answers
@@ -106,7 +106,7 @@ class CommandView:
 
     def notice(self, error: StuckWorkerError) -> None:
         stream = self._view.screen if self._view is not None and self._view.screen is not None else sys.stderr
-        stream.write(f"\nforkless: {error}\n")
+        stream.write(f"\nforkless: {terminal_text.escaped(str(error))}\n")
         stream.flush()
 
     def ended(self) -> None:
@@ -132,7 +132,7 @@ class CommandView:
         """Tell that the run is stopping, and what it waits for. Called by a signal handler."""
         if self._silent:
             return
-        sentence = _stopping([] if self._control is None else self._control.busy())
+        sentence = terminal_text.printable(_stopping([] if self._control is None else self._control.busy()))
         if self._view is None or not self._view.stopping(sentence):
             # Not through sys.stderr: a signal handler may interrupt the main thread while it writes to sys.stderr.
             os.write(2, f"\nforkless: {sentence}\n".encode(errors="replace"))

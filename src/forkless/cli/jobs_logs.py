@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless.cli.jobs_lookup import NOT_KNOWN, ask, code_of, find_one, job_part
 from forkless.cli.jobs_view import print_json, tell
+from forkless.cli.terminal_text import lines
 from forkless.core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -88,5 +89,7 @@ def _print(answer: HostAnswer, asked: argparse.Namespace) -> None:
         parts = {name: result[name] for name in ("output", "source", "offset")}
         print_json({"host": answer.host, **parts, **job_part(result)})
     else:
-        sys.stdout.write(result["output"].encode(errors="replace").decode())
+        text = result["output"].encode(errors="replace").decode()
+        # A file gets what the job printed; a terminal would obey escape sequences in it.
+        sys.stdout.write(lines(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()

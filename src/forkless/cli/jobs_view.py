@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from forkless.cli.terminal_text import as_json, printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["cell", "pids_text", "print_json", "print_table", "printable", "sentence", "tell"]
+__all__ = ["cell", "pids_text", "print_json", "print_table", "sentence", "tell"]
 
 _COLOURS = {"running": "36", "done": "32", "claimed": "36", "unreachable": "35", "successful": "32", "waiting": "36"}
 
@@ -20,11 +21,11 @@ def sentence(row: dict[str, Any]) -> str:
     more = [f"{name} {row[name]}" for name in ("rc", "signal") if row.get(name) is not None]
     more += [str(row[name]) for name in ("why",) if row.get(name)]
     what, after = f"{row['job_name']} on {row['host']}: ", f" ({'; '.join(more)})" if more else ""
-    return printable(what) + _coloured(row["state"]) + printable(after)
+    return printable(what) + _coloured(printable(str(row["state"]))) + printable(after)
 
 
 def pids_text(pids: list[int]) -> str:
-    return ", ".join(map(str, pids)) or "none"
+    return printable(", ".join(map(str, pids))) or "none"
 
 
 def cell(value: object) -> str:
@@ -32,8 +33,7 @@ def cell(value: object) -> str:
 
 
 def print_json(thing: object) -> None:
-    # A host may answer with text that is not Unicode; as an escape it is still JSON.
-    print(json.dumps(thing, indent=2, ensure_ascii=False).encode(errors="backslashreplace").decode())
+    print(as_json(thing, indent=2))
 
 
 def print_table(head: list[str], rows: list[list[str]]) -> None:
@@ -46,11 +46,6 @@ def print_table(head: list[str], rows: list[list[str]]) -> None:
         if row is not head and state is not None:
             cells[state] = _coloured(row[state]) + cells[state][len(row[state]) :]
         print("  ".join(cells).rstrip())
-
-
-def printable(text: str) -> str:
-    """The text without characters that would move a terminal's cursor or change what it shows elsewhere."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _coloured(state: str) -> str:

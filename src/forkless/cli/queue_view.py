@@ -12,7 +12,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from forkless.cli.jobs_view import print_table, printable
+from forkless.cli import terminal_text
+from forkless.cli.jobs_view import print_table
 from forkless.cli.sliced_playbook import SlicedOutput
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ async def show(queue: Queue, number: int, form: str) -> int:
     }  # fmt: skip
     for name, value in facts.items():
         if value.strip():
-            sys.stdout.write(f"{name + ':':<11}{printable(value)}\n")  # others chose the names in it
+            sys.stdout.write(f"{name + ':':<11}{terminal_text.printable(value)}\n")  # others chose the names in it
     if slices:
         sys.stdout.write("\n")
         print_table(["SLICE", "RUN", "STATE", "HOSTS", "TOOK", "WORKER"], [
@@ -114,7 +115,7 @@ async def follow(queue: Queue, number: int, form: str = "pretty", after: int = 0
     assert task is not None  # noqa: S101  # for the type checker
     loop.add_signal_handler(signal.SIGINT, task.cancel)
     explaining = loop.create_task(_explain(queue, number))
-    last = after
+    last, at_terminal = after, sys.stdout.isatty()
     # The output of slices is that of one run: each header once, one recap.
     whole = SlicedOutput() if form == "pretty" and (await queue.record(number)).slices else None
     try:
@@ -123,9 +124,10 @@ async def follow(queue: Queue, number: int, form: str = "pretty", after: int = 0
             if form == "jsonl":
                 sys.stdout.write(json.dumps(event.as_dict()) + "\n")
             elif whole is not None:
-                whole.event(event.as_dict())
+                whole.event(event.as_dict() | ({"stdout": terminal_text.coloured(event.stdout)} if at_terminal else {}))
             elif event.stdout:
-                sys.stdout.write(event.stdout + "\n")
+                text = terminal_text.coloured(event.stdout) if at_terminal else event.stdout
+                sys.stdout.write(text + "\n")
             sys.stdout.flush()
         if whole is not None:
             whole.recap()
@@ -143,7 +145,7 @@ async def follow(queue: Queue, number: int, form: str = "pretty", after: int = 0
             f"forkless: the events of run {number} were deleted after the time that the queue keeps them\n"
         )
     if record.sentence:
-        sys.stderr.write(f"forkless: run {number} is {record.status}: {record.sentence}\n")
+        sys.stderr.write(f"forkless: run {number} is {record.status}: {terminal_text.escaped(record.sentence)}\n")
     elif record.status != "successful":
         sys.stderr.write(f"forkless: run {number} is {record.status}\n")
     return record.rc if record.rc is not None else 250
@@ -160,4 +162,4 @@ async def _explain(queue: Queue, number: int) -> None:
                 if await queue.workers()
                 else "there is no worker; start one with `forkless worker`"
             )
-        sys.stderr.write(f"forkless: run {number} waits: {why}\n")
+        sys.stderr.write(f"forkless: run {number} waits: {terminal_text.escaped(why)}\n")

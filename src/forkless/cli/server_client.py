@@ -12,6 +12,7 @@ import urllib.request
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
+from forkless.cli import terminal_text
 from forkless.cli.jobs_view import print_table
 from forkless.core.errors import ForklessError, SpecError
 
@@ -111,7 +112,7 @@ class ServerClient:
                 if isinstance(err, ServerAnswerError) and err.status < 500:
                     raise
                 sys.stderr.write(
-                    f"forkless: {self.address} is away ({getattr(err, 'reason', None) or err}); trying again\n"
+                    f"forkless: {self.address} is away ({terminal_text.printable(str(getattr(err, 'reason', None) or err))}); trying again\n"
                 )
             time.sleep(_AGAIN)
 
@@ -221,7 +222,8 @@ def _follow(server: ServerClient, number: int, form: str = "pretty", after: int 
             if form == "jsonl":
                 sys.stdout.write(json.dumps(event) + "\n")
             elif event["text"] and event["event"] != "runner_on_output":
-                sys.stdout.write(event["text"] + "\n")
+                text = event["text"]
+                sys.stdout.write((terminal_text.coloured(text) if sys.stdout.isatty() else text) + "\n")
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write(f"\nforkless: run {number} goes on; `forkless runs cancel {number}` ends it\n")
@@ -229,7 +231,7 @@ def _follow(server: ServerClient, number: int, form: str = "pretty", after: int 
     run = server.ask("GET", f"/api/runs/{number}")
     if run["status"] != "successful":
         sys.stderr.write(
-            f"forkless: run {number} is {run['status']}{': ' + run['sentence'] if run['sentence'] else ''}\n"
+            f"forkless: run {number} is {run['status']}{': ' + terminal_text.escaped(run['sentence']) if run['sentence'] else ''}\n"
         )
     return run["rc"] if run["rc"] is not None else 250
 
@@ -255,7 +257,7 @@ def _show(run: Json, form: str) -> int:
     ):
         value = ", ".join(run[name]) if isinstance(run[name], list) else run[name]
         if value not in (None, ""):
-            sys.stdout.write(f"{name + ':':<12}{value}\n")
+            sys.stdout.write(f"{name + ':':<12}{terminal_text.printable(str(value))}\n")  # others chose the names in it
     return 0
 
 

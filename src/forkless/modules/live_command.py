@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 from forkless.modules.live_output import TimedOutput, live_output_of, run_secrets
 from forkless.modules.warm import remote_temp_dir as remote_temp_dirs
 from forkless.modules.warm import transports
-from forkless.modules.warm.remote.live_output import Masker, TappedFile, as_bytes, tap
+from forkless.modules.warm.remote.live_output import Masker, TappedFile, secret_forms, tap
 
 if TYPE_CHECKING:
     import subprocess
@@ -135,14 +135,13 @@ def told(action: AnsibleAction, arguments: Collection[str]) -> Iterator[None]:
 
 
 def _secrets(action: AnsibleAction) -> list[bytes]:
-    """Of the run, and the passwords of the connection. Terminals end lines in CR LF, so a secret with lines has two forms."""
+    """Of the run, and the passwords of the connection."""
     found = run_secrets()
     with contextlib.suppress(KeyError):
         found.append(action._connection.get_option("password"))
     if action._connection.become is not None:
         found.append(action._connection.become.get_option("become_pass"))
-    secrets = as_bytes([one for one in found if one])
-    return [*secrets, *(one.replace(b"\n", b"\r\n") for one in secrets if b"\n" in one)]
+    return secret_forms([one for one in found if one])
 
 
 def tap_if_live(process: subprocess.Popen[bytes]) -> bool:

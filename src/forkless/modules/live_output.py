@@ -18,14 +18,17 @@ from typing import TYPE_CHECKING
 from forkless.core import switches
 from forkless.core.run_context import SCOPE
 from forkless.modules.ansible_types import environ_of
-from forkless.modules.warm.remote.live_output import OutputLines
+from forkless.modules.warm.remote.live_output import CUT, Masker, OutputLines, secret_forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forkless.modules.ansible_types import AnsibleAction, TaskFields
 
-__all__ = ["LiveOutput", "TaskOutput", "TimedOutput", "at_end_of_task", "live_output_of", "run_secrets"]
+__all__ = ["LiveOutput", "OutputMasker", "TaskOutput", "TimedOutput", "at_end_of_task", "live_output_of", "run_secrets"]
+
+
+_REDACTED = b"$REDACTED$"  # as ansible-core masks since 2.22
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,27 @@ def run_secrets() -> list[object]:
     """What ansible-core masks in all output of the calling thread's run; nothing before 2.22, which has no masker."""
     masker = getattr(sys.modules.get("ansible.module_utils._internal._secrets"), "_secret_masker", None)
     return list(getattr(masker, "_secrets", ()))
+
+
+class OutputMasker:
+    """Masks what tasks print while they run. Called by one thread at a time, which works for the run whose secrets are masked."""
+
+    def __init__(self) -> None:
+        self._known = -1
+        self._forms: list[bytes] = []
+
+    def masked(self, text: str) -> str:
+        secrets = run_secrets()
+        if len(secrets) != self._known:  # a run forgets none
+            self._known, self._forms = len(secrets), secret_forms(secrets)
+        if not self._forms:
+            return text
+        lines = text.encode("utf-8", "surrogateescape").split(b"\n")
+        for at, line in enumerate(lines):
+            if line.endswith(CUT):
+                lines[at] = Masker(self._forms, _REDACTED).feed_cut(line[: -len(CUT)]) + CUT
+        whole = Masker(self._forms, _REDACTED).feed(b"\n".join(lines), end=True)
+        return whole.decode("utf-8", "surrogateescape")
 
 
 def _item(action: AnsibleAction) -> object:

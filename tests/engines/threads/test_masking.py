@@ -86,6 +86,60 @@ def test_what_a_task_prints_is_masked_while_it_runs_and_so_is_its_name(project):
     assert not [event for event in printed if "open-sesame" in json.dumps(event.as_dict())]
 
 
+def test_a_secret_in_a_path_a_role_or_a_pattern_is_masked_in_events_and_artifacts(project, tmp_path):
+    project.write("parts/open-sesame/one.yml", "- {name: inside, command: echo hi, notify: tell}\n")
+    project.write("roles/open-sesame/tasks/main.yml", "- {name: in the role, command: echo hi}\n")
+    tasks = """
+    - set_fact: {word: "{{ 'open-sesame' | register_secret }}"}
+      no_log: true
+    - include_tasks: "parts/{{ word }}/one.yml"
+    - include_role: {name: "{{ word }}"}
+    """
+    handlers = "handlers:\n  - {name: tell, debug: {msg: told}}"
+    options = {"limit": "h1", "live_output": True, "artifacts": tmp_path / "artifacts"}
+    result = project.run(textwrap.dedent(tasks), head=handlers, **options)
+    assert result.rc == 0, result.stdout
+    paths = {event.event_data.get("task_path", "") for event in result.events if event.task == "inside"}
+    assert {path.removeprefix(str(project.folder)) for path in paths} == {"/parts/$REDACTED$/one.yml:1"}
+    assert {event.event_data.get("role") for event in result.events if event.task == "in the role"} == {"$REDACTED$"}
+    assert not [event.event for event in result.events if "open-sesame" in json.dumps(event.as_dict())]
+    written = [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]
+    assert len(written) > 10
+    assert not [path for path in written if "open-sesame" in path.read_text()]
+
+
+def test_lines_of_a_secret_that_only_the_controller_knows_are_masked_while_a_task_prints_them(project):
+    long = "x" * 4090 + "0123456789" * 10  # is cut in its middle
+    project.write("key.txt", "first of the key\nsecond of the key\n")
+    project.write("long.txt", f"{long}\n")
+    tasks = f"""
+    - set_fact: {{word: "{{{{ lookup('file', 'key.txt') | register_secret }}}}{{{{ '{long[10:]}' | register_secret }}}}"}}
+      no_log: true
+    - name: Say
+      shell: head -1 key.txt; sleep 0.5; sed 's/^/    /; s/$/\\r/' key.txt; sleep 0.5; cat long.txt
+      args: {{chdir: "{{{{ playbook_dir }}}}"}}
+    """
+    result = project.run(textwrap.dedent(tasks), limit="h1", live_output=True)
+    assert result.rc == 0, result.stdout
+    printed = [event.event_data["text"] for event in result.events if event.event == "runner_on_output"]
+    assert "\n".join(printed).split("\n") == ["$REDACTED$", *["    $REDACTED$"] * 2, "xxxxxxxxxx$REDACTED$\u2026"]
+
+
+def test_the_name_of_a_task_that_is_stuck_is_told_without_secrets(project):
+    gate = project.folder / "gate"
+    tasks = f"""
+    - set_fact: {{word: "{{{{ 'open-sesame' | register_secret }}}}"}}
+      no_log: true
+    - name: "say {{{{ word }}}}"
+      wait_for: {{path: {gate}, timeout: 300}}
+    """
+    run = project.start(textwrap.dedent(tasks), limit="h1", stuck_after=0.5)
+    event = next(event for event in run.events() if event.event == "worker_stuck")
+    gate.touch()
+    assert run.wait(240).rc == 0
+    assert event.event_data["task"] == "say $REDACTED$"
+
+
 def test_a_program_that_names_secrets_is_started_for_the_run_and_what_it_names_is_masked(project):
     script = "#!/bin/sh\necho '{version: 1, secrets: ['$OF_THIS_RUN']}'\n"
     path = project.write("names", script, mode=0o755)

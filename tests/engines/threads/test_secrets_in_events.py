@@ -192,14 +192,20 @@ def test_what_ansible_core_knows_to_be_secret_is_masked_where_it_does_not_mask_i
     heard = []
     listener = Listener("me", heard.append)
     listener.mask = lambda text: text.replace(SECRET, "$REDACTED$")
-    listener.emit(
-        "playbook_on_stats", {"artifact_data": {"a": [{SECRET: f"b{SECRET}"}], "n": 1}, "task": SECRET, "host": "h1"}
-    )
+    fields = {
+        "artifact_data": {"a": [{SECRET: f"b{SECRET}"}], "n": 1},
+        "task": SECRET,
+        "task_path": f"/a/{SECRET}.yml:1",
+    }
+    listener.emit("playbook_on_stats", {**fields, "whatever comes": SECRET, "host": SECRET, "uuid": SECRET})
     (event,) = heard
     assert event.event_data == {
         "artifact_data": {"a": [{"$REDACTED$": "b$REDACTED$"}], "n": 1},
         "task": "$REDACTED$",
-        "host": "h1",
+        "task_path": "/a/$REDACTED$.yml:1",
+        "whatever comes": "$REDACTED$",
+        "host": SECRET,  # readers compare it
+        "uuid": SECRET,
     }
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import forkless
 import sshd_targets
+from engines_support import shown
 from forkless.engines.threads.workers import interrupt
 
 pytestmark = [pytest.mark.spawns, pytest.mark.interrupts]
@@ -173,15 +174,18 @@ def test_a_worker_that_cannot_be_stopped_is_named_and_does_no_harm_when_it_comes
     project.write("action_plugins/stubborn.py", STUBBORN)
     flag, free = project.folder / "begun", project.folder / "go"
     before = set(threading.enumerate())
-    run = project.start(f"- name: be stubborn\n  stubborn: {{flag: '{flag}', until: '{free}'}}\n", limit="h1")
+    # The error is made after the run, which then has forgotten what ansible-core masks since 2.22.
+    secret = "'stub' | register_secret" if shown("stub") != "stub" else "'stub'"
+    task = f"- name: be {{{{ {secret} }}}}born\n  stubborn: {{flag: '{flag}', until: '{free}'}}\n"
+    run = project.start(task, limit="h1")
     wait_for(flag.exists)
     run.cancel()
     with pytest.raises(forkless.StuckWorkerError) as caught:
         run.wait(SOON)
     assert caught.value.host == "h1"
-    assert caught.value.task == "be stubborn"
+    assert caught.value.task == f"be {shown('stub')}born"
     assert "stubborn.py" in caught.value.stack
-    assert "be stubborn" in str(caught.value)
+    assert f"be {shown('stub')}born" in str(caught.value)
     free.touch()
     wait_for(lambda: set(threading.enumerate()) <= before)  # that there is still someone to look is half of the test
 

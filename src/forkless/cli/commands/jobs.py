@@ -24,8 +24,9 @@ from forkless.cli.jobs_lookup import (
     row_of,
     unreadable,
 )
-from forkless.cli.jobs_view import cell, pids_text, print_json, print_table, printable, sentence, tell
+from forkless.cli.jobs_view import cell, pids_text, print_json, print_table, sentence, tell
 from forkless.cli.jobs_wait import wait
+from forkless.cli.terminal_text import printable
 from forkless.core.errors import ForklessError, JobChangedError
 from forkless.jobs import CLAIMED, STATE_DIR, JobRegistry, Record, open_store
 
@@ -280,7 +281,7 @@ def _kill(registry: JobRegistry, asked: argparse.Namespace) -> int:
         print(f"would be signalled: {pids_text(seen['would_signal'])}; nothing was changed.")
     else:
         print(
-            f"before: {seen['before']}; signalled: {pids_text(seen['signalled'])}; killed: {pids_text(seen['killed'])}"
+            f"before: {printable(str(seen['before']))}; signalled: {pids_text(seen['signalled'])}; killed: {pids_text(seen['killed'])}"
         )
         print(sentence(row))
     return 1 if row["state"] == "running" and not asked.dry_run else 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import forkless
 from forkless import engines
+from forkless.cli import terminal_text
 from forkless.cli.private_data_dir import PrivateDataDir
 from forkless.cli.view import run_view
 from forkless.core.errors import ForklessError, SpecError
@@ -98,7 +99,7 @@ def main(argv: list[str]) -> int:
         except ForklessError as error:
             if view is not None:
                 view.drop()
-            sys.stderr.write(f"forkless run: {error}\n")
+            sys.stderr.write(f"forkless run: {terminal_text.escaped(str(error))}\n")
             return 2 if isinstance(error, SpecError) else 1
         view.open()
         return _follow(run, view, spec)
@@ -118,10 +119,10 @@ def _follow(run: forkless.Run, view: run_view.RunView, spec: forkless.RunSpec) -
             run.cancel()
         except ForklessError as error:
             view.drop()
-            sys.stderr.write(f"forkless run: {error}\n")
+            sys.stderr.write(f"forkless run: {terminal_text.escaped(str(error))}\n")
             return 1
     text = result.stdout if view.format == "json" else ""
     view.close(status=str(result.status), rc=result.rc, facts=facts, text=text, ident=run.ident)
     if result.sentence:
-        sys.stderr.write(f"forkless run: {result.sentence}\n")
+        sys.stderr.write(f"forkless run: {terminal_text.escaped(result.sentence)}\n")
     return result.rc

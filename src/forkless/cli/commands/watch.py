@@ -8,6 +8,7 @@ import contextlib
 import os
 import sys
 
+from forkless.cli import terminal_text
 from forkless.cli.view import run_view
 from forkless.cli.view.timeline import epoch
 from forkless.cli.watched_run import EventLines, RunFolder, WatchedRun, find_run_folder
@@ -85,17 +86,18 @@ def _watch(run: WatchedRun, asked: argparse.Namespace) -> int:
     view = run_view.RunView(asked)
     view.open()
     last, text = None, []
+    shown = terminal_text.coloured if sys.stdout.isatty() else str
     try:
         for event in run.events():
             if isinstance(event, str):
-                view.text(event)
+                view.text(shown(event))
                 continue
             if last is None:
                 view.timeline.began = epoch(event.created)
             last = event
             view.event(event)
             if event.stdout and event.event != "runner_on_output":
-                view.text(event.stdout + "\n")
+                view.text(shown(event.stdout) + "\n")
                 if asked.format == "json":
                     text.append(event.stdout + "\n")
     except KeyboardInterrupt:
@@ -110,5 +112,5 @@ def _watch(run: WatchedRun, asked: argparse.Namespace) -> int:
     facts = {"command": "forkless watch", "run": asked.run}
     view.close(status=str(run.status), rc=run.rc, facts=facts, text="".join(text), ident=ident, ended=ended)
     if run.sentence:
-        sys.stderr.write(f"forkless watch: {run.sentence}\n")
+        sys.stderr.write(f"forkless watch: {terminal_text.escaped(run.sentence)}\n")
     return run.rc

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import unicodedata
 import zlib
 from typing import TYPE_CHECKING, TextIO
+
+from forkless.cli.terminal_text import without_sequences
 
 if TYPE_CHECKING:
     from forkless.core.events import Event
@@ -18,13 +19,11 @@ __all__ = ["OutputPrinter", "ShownOutput", "cells", "cut", "last_line", "plain"]
 # Of the 16 colours those that can be read on a dark and on a light ground.
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _WIDEST = 24  # columns of the name of a host or task
-# Sequences that would colour the terminal, move its cursor or set its title.
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 
 def plain(line: str) -> str:
     """The line as a terminal shows it in the end: without escape sequences, and after the last carriage return."""
-    line = _ESCAPES.sub("", line).rstrip("\r").rpartition("\r")[2].expandtabs()
+    line = without_sequences(line).rstrip("\r").rpartition("\r")[2].expandtabs()
     return "".join(one if one.isprintable() or unicodedata.combining(one) else "\ufffd" for one in line)
 
 

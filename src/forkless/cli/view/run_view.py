@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import shutil
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from forkless.cli.terminal_text import as_json
 from forkless.cli.view.live_output import OutputPrinter, ShownOutput
 from forkless.cli.view.timeline import Timeline
 from forkless.core.errors import SpecError
@@ -120,7 +120,7 @@ class RunView:
         elif event.event in _ENDS:
             self._shown.forget(event)
         if self.format == "jsonl":
-            _say(json.dumps(event.as_dict(), ensure_ascii=not speaks_unicode(sys.stdout)) + "\n")
+            _say(as_json(event.as_dict(), ascii_only=not speaks_unicode(sys.stdout)) + "\n")
         elif self.format == "json":
             self._events.append(event)
 
@@ -164,7 +164,7 @@ class RunView:
             self.screen.close()
         self.timeline.close(ended)
         if self.format == "json":
-            _say(json.dumps(self._result(status, rc, text, ident), ensure_ascii=not speaks_unicode(sys.stdout)) + "\n")
+            _say(as_json(self._result(status, rc, text, ident), ascii_only=not speaks_unicode(sys.stdout)) + "\n")
         if self._profile:
             from forkless.cli.view.profile import profile
 

@@ -28,7 +28,7 @@ from forkless.modules.in_process import programs
 from forkless.modules.in_process.invocation import VIEWS, current
 from forkless.modules.in_process.source import needs_program
 from forkless.modules.live_output import run_secrets
-from forkless.modules.warm.remote.live_output import as_bytes, asks, tap
+from forkless.modules.warm.remote.live_output import asks, secret_forms, tap
 from forkless.patching.seam import Seam
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def run_command(original: Callable[..., object], _site: str) -> object:
         invocation = current()
         if invocation is None or invocation.programs:
             if invocation is not None and invocation.output is not None and not asks(sys._getframe(1)):
-                invocation.secrets = as_bytes([*run_secrets(), *self.no_log_values])
+                invocation.secrets = secret_forms([*run_secrets(), *self.no_log_values])
                 with invocation.telling():
                     return original(self, args, *more, **kwargs)
             return original(self, args, *more, **kwargs)

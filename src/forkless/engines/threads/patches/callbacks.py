@@ -14,6 +14,7 @@ from forkless.core.bulk import json_copy
 from forkless.core.events import Event, without_environment
 from forkless.engines.threads import context
 from forkless.engines.threads.output_queue import OutputQueue
+from forkless.modules.live_output import OutputMasker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +87,8 @@ class Listener:
         self._started: dict[tuple[str, str], dt.datetime] = {}
         self.mask: Callable[[str], str] | None = None
         """Replaces the secrets that ansible-core knows in a text; None before 2.22, which has no masker."""
+        self.mask_output: Callable[[str], str] | None = None
+        """The same for what a task prints while it runs, where a secret may be indented, cut or divided between two messages."""
         self.announced: dict[str, tuple[str, str]] = {}
         """Name and arguments of each task of this play as they were when it started, before a host's variables were filled in."""
 
@@ -103,7 +106,7 @@ class Listener:
         plain = json_copy(fields)  # a plugin may put any object into a result, and every event must be serializable
         without_environment(plain)
         if self.mask is not None:
-            plain.update({key: _masked(plain[key], self.mask) for key in _TEXTS & plain.keys()})
+            plain.update({key: _masked(plain[key], self.mask) for key in plain.keys() - _NOT_MASKED})
         with self._lock:
             self._output.deliver()  # what a task printed is delivered before its result
             text = self.transcript.take() if self.transcript else ""
@@ -134,21 +137,22 @@ class Listener:
     def deliver_output(self, host: str, output: TaskOutput, dropped: int) -> None:
         """Called with the lock held. Takes nothing of the transcript: Ansible's own events have the text that Ansible printed."""
         own = str(uuid.uuid4())
-        mask = self.mask or str
         fields = {
             **self.playbook,
             **self.play,
             **_about(output.task, self.announced),
             "host": host,
             "stream": output.stream,
-            "text": mask(output.text),
+            "text": output.text,
             "line": output.line,
             "dropped": dropped,
             "uuid": own,
         }
         if output.item is not None:
-            fields["item"] = _masked(json_copy(output.item), mask)
-        fields.update({key: _masked(fields[key], mask) for key in _TEXTS & fields.keys()})
+            fields["item"] = json_copy(output.item)
+        if self.mask is not None and self.mask_output is not None:
+            fields["text"] = self.mask_output(output.text)
+            fields.update({key: _masked(fields[key], self.mask) for key in fields.keys() - _NOT_MASKED})
         self._counter += 1
         self._deliver(
             Event(
@@ -192,8 +196,12 @@ class Listener:
         return {"start": start.isoformat(), "end": end.isoformat(), "duration": (end - start).total_seconds()}
 
 
-# Templated fields that ansible-core has not masked, unlike results. Identifiers such as a host's name are not masked.
-_TEXTS = frozenset({"artifact_data", "handler", "included_file", "name", "play", "prompt", "task", "task_args"})
+# Fields that are not masked: results, which ansible-core has masked, and what readers compare, such as the name of a host. Everything
+# else may be the result of a template: paths of included files too.
+_NOT_MASKED = frozenset(
+    {"changed", "dark", "failures", "host", "ignored", "ok", "play_uuid", "playbook_uuid", "processed", "remote_addr"}
+    | {"diff", "duration", "end", "res", "rescued", "skipped", "start", "stream", "task_uuid", "uuid", "varname"}
+)
 
 
 def _masked(value: object, mask: Callable[[str], str]) -> object:
@@ -235,6 +243,15 @@ def make_callback(listener: Listener) -> object:
                 return str(mask_secrets(text))
 
         listener.mask = mask
+        output_masker = OutputMasker()
+
+        def mask_output(text: str) -> str:
+            if run_context is None or context.current() is not None:
+                return output_masker.masked(text)
+            with context.enter(run_context):
+                return output_masker.masked(text)
+
+        listener.mask_output = mask_output
 
     class EventCallback(CallbackBase):  # type: ignore[misc]
         CALLBACK_VERSION = 2.0

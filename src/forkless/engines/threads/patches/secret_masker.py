@@ -9,6 +9,7 @@ the masker's lock would leave it locked: every message of the run would block fo
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING
@@ -19,7 +20,14 @@ from forkless.engines.threads.patches import run_state
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PARTS", "MaskerLock"]
+__all__ = ["PARTS", "MaskerLock", "masked"]
+
+
+def masked(text: str) -> str:
+    """The text without the secrets of the calling thread's run. Before 2.22 ansible-core has no masker, and the text is returned."""
+    module = sys.modules.get("ansible.module_utils._internal._secrets")
+    # Without the lock: a signal handler calls this for the message after Ctrl-C, and its thread may hold the lock.
+    return text if module is None else str(module._secret_masker.mask_string(text, acquire_lock=False))
 
 
 class MaskerLock:

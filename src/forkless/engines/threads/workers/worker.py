@@ -31,6 +31,7 @@ from forkless.engines.threads import context as thread_context
 from forkless.engines.threads import late_libraries
 from forkless.engines.threads.context import ThreadScope
 from forkless.engines.threads.patches import event_loops, stdlib_views
+from forkless.engines.threads.patches.secret_masker import masked
 from forkless.engines.threads.workers import threads
 from forkless.engines.threads.workers.copy_variables import private_task_vars
 from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
@@ -158,6 +159,7 @@ class Worker(ThreadScope):
         self._alarm_clock: threading.Timer | None = None
         self._done = threading.Event()
         self._started = False
+        self._described: tuple[str, str] | None = None
 
     @property
     def worker(self) -> Worker:
@@ -204,6 +206,7 @@ class Worker(ThreadScope):
     def abandon(self) -> None:
         """Continue without the worker. Its thread stays alive and is reported, and the strategy does not wait for its result."""
         if self.is_alive():
+            self._described = self.describe()  # it is named after the run, which then has forgotten its secrets
             self.run_context.abandoned.append(self)
             self.exitcode = -signal.SIGTERM
             self._done.set()
@@ -276,7 +279,7 @@ class Worker(ThreadScope):
 
     def task_output(self) -> Callable[[TaskOutput], None] | None:
         """The function that receives what this worker's task prints while it runs; None if the run has no listener."""
-        listener, host = self.run_context.live_output, self.describe()[0]
+        listener, host = self.run_context.live_output, self._host_name
         if listener is None:
             return None
 
@@ -327,8 +330,15 @@ class Worker(ThreadScope):
         return "".join(traceback.format_stack(frame)) if frame else ""
 
     def describe(self) -> tuple[str, str]:
-        """The names of host and task, for messages."""
-        return str(getattr(self._host, "name", self._host)), str(self._task.get_name())
+        """The names of host and task, for messages, without secrets that ansible-core knows. Any thread may call it."""
+        if self._described is not None:
+            return self._described
+        with thread_context.enter(self.run_context):
+            return self._host_name, masked(str(self._task.get_name()))
+
+    @property
+    def _host_name(self) -> str:
+        return str(getattr(self._host, "name", self._host))
 
 
 def _carrying(error: BaseException, raised: Callable[[], None]) -> type[BaseException]:

@@ -29,8 +29,8 @@ from forkless.modules.warm.remote.importer import ROOT  # on the host, its text 
 from forkless.modules.warm.remote.live_output import (  # sent before the first order with `live`
     OutputPipe,
     TappedFile,
-    as_bytes,
     asks,
+    secret_forms,
     tap,
 )
 
@@ -80,7 +80,7 @@ def tell_output(fd: int, name: str, secrets: Iterable[object]) -> None:
     def run_command(self: Any, *args: Any, **kwargs: Any) -> Any:
         if asks(sys._getframe(1)):
             return original(self, *args, **kwargs)
-        LIVE.secrets = as_bytes([*secrets, *self.no_log_values])
+        LIVE.secrets = secret_forms([*secrets, *self.no_log_values])
         LIVE.running += 1
         try:
             return original(self, *args, **kwargs)
@@ -103,7 +103,7 @@ def tell_expected(module_class: type, tell: OutputPipe, secrets: list[object]) -
         read = getattr(spawn, "read_nonblocking", None)
         if spawn is None or read is None:  # the module reports it
             return
-        heard = TappedFile(None, b"o", tell, as_bytes([*secrets, *getattr(self, "no_log_values", ())]))
+        heard = TappedFile(None, b"o", tell, secret_forms([*secrets, *getattr(self, "no_log_values", ())]))
 
         def read_nonblocking(self: object, *args: object, **kwargs: object) -> object:
             data = read(

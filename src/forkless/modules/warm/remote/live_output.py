@@ -32,6 +32,8 @@ ASKING = ("ansible.module_utils.facts.", "ansible.module_utils.common.locale")
 
 PART = struct.Struct(">cII")  # stream, lines that were lost before, length of the data
 MASK = b"********"
+CUT = "\u2026".encode()  # the end of a line that was too long
+SHORTEST = 4  # bytes of a line that is masked by itself because it is one of a secret's lines
 
 
 class Masker:
@@ -42,8 +44,9 @@ class Masker:
     the longest secret.
     """
 
-    def __init__(self, secrets: list[bytes]) -> None:
+    def __init__(self, secrets: list[bytes], mask: bytes = MASK) -> None:
         self._secrets = sorted((one for one in secrets if one), key=len, reverse=True)
+        self._mask = mask
         self._held = b""
 
     def feed(self, data: bytes, end: bool = False) -> bytes:
@@ -70,7 +73,7 @@ class Masker:
                 cut = begin if len(data) - begin <= 4 * len(self._secrets[0]) else over
             if begin >= cut:
                 break
-            out += [data[at:begin], MASK]
+            out += [data[at:begin], self._mask]
             at = over
         out.append(data[at:cut])
         self._held = data[cut:]
@@ -78,11 +81,22 @@ class Masker:
 
     def _may_begin_a_secret(self, data: bytes) -> int:
         """The length of the longest end of `data` that a secret begins with."""
-        for length in range(min(len(self._secrets[0]) - 1, len(data)), 0, -1):
-            end = data[-length:]
-            if any(len(secret) > length and secret.startswith(end) for secret in self._secrets):
-                return length
-        return 0
+        longest = 0
+        for secret in self._secrets:
+            at = data.find(secret[:1], max(0, len(data) - len(secret) + 1))
+            while 0 <= at < len(data) - longest:
+                length = len(data) - at
+                # The last byte is compared first: a secret may be long, and this is done at every place where it could begin.
+                if secret[length - 1] == data[-1] and data.endswith(secret[:length]):
+                    longest = length
+                at = data.find(secret[:1], at + 1)
+        return longest
+
+    def feed_cut(self, data: bytes) -> bytes:
+        """A text whose end was cut off: what may be the beginning of a secret is masked like a whole one."""
+        out = self.feed(data)
+        held, self._held = self._held, b""
+        return out + self._mask if held else out
 
 
 class OutputLines:
@@ -163,7 +177,7 @@ class OutputLines:
 
 
 def _cut(line: bytes) -> bytes:
-    return line[:LONGEST] + b"\xe2\x80\xa6"
+    return line[:LONGEST] + CUT
 
 
 class OutputPipe:
@@ -329,5 +343,19 @@ def tap(process: Any, tell: OutputListener, secrets: list[bytes]) -> None:
         process.stderr = TappedFile(process.stderr, b"e", tell, secrets)
 
 
-def as_bytes(secrets: list[object]) -> list[bytes]:
-    return [one if isinstance(one, bytes) else str(one).encode("utf-8", "surrogateescape") for one in secrets]
+def secret_forms(secrets: list[object]) -> list[bytes]:
+    """
+    What is masked for these secrets: each as it is, and of one with several lines also every line by itself.
+
+    Programs indent lines or put something before them, terminals end lines in CR LF, and lines that are printed too fast are
+    dropped, so the lines of a secret need not follow each other as they do in the secret.
+    """
+    found: dict[bytes, None] = {}
+    for one in secrets:
+        secret = one if isinstance(one, bytes) else str(one).encode("utf-8", "surrogateescape")
+        found[secret] = None
+        lines = secret.strip().splitlines()
+        if lines and lines != [secret]:
+            found.update(dict.fromkeys((b"\n".join(lines), b"\r\n".join(lines))))
+            found.update({line.strip(): None for line in lines if len(line.strip()) >= SHORTEST})
+    return list(found)
