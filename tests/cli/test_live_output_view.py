@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import io
 import json
 import os
@@ -13,8 +15,10 @@ import sys
 
 import pytest
 
-from forkless.cli.view import live_output
+from forkless.cli.view import live_output, run_view
+from forkless.cli.view import screen as screens
 from forkless.cli.view.panel import Panel
+from forkless.cli.view.screen import Screen
 from forkless.cli.view.timeline import Timeline
 from forkless.core.events import Event
 
@@ -111,6 +115,100 @@ def test_the_live_view_has_the_last_line_of_a_running_task():
     assert "20 %" in shown
     assert "10 %" not in shown
     assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize(
+    ("tty", "term", "switch", "form", "shown"),
+    [
+        (True, "xterm", "0", "pretty", True),
+        (False, "xterm", "0", "pretty", False),
+        (True, "dumb", "0", "pretty", False),
+        (True, "xterm", "1", "pretty", False),
+        (True, "xterm", "0", "jsonl", False),
+    ],
+)
+def test_the_live_view_is_for_terminals_and_for_people_who_want_it(monkeypatch, tty, term, switch, form, shown):
+    opened = []
+    monkeypatch.setattr(screens.Screen, "__init__", lambda *_: None)
+    monkeypatch.setattr(screens.Screen, "__enter__", lambda self: opened.append(self))
+    for name, value in (("TERM", term), ("FORKLESS_PLAIN", "0"), ("ANSIBLE_FORKLESS_PLAIN", switch)):
+        monkeypatch.setenv(name, value)
+    options = argparse.Namespace(format=form, report=None, plain=False, live_output=False, profile=False)
+    with contextlib.redirect_stdout(Terminal() if tty else io.StringIO()):
+        run_view.RunView(options).open()
+    assert bool(opened) is shown
+
+
+def test_a_report_for_which_there_is_no_room_is_told_of_and_leaves_the_older_one(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "report.html"
+    path.write_text("older")
+    report = run_view.ReportFile(str(path))
+    monkeypatch.setattr(run_view, "open", lambda *_, **__: open("/dev/full", "w"), raising=False)  # noqa: SIM115
+    report.write("newer")
+    assert path.read_text() == "older"
+    assert os.listdir(tmp_path) == ["report.html"]
+    assert capsys.readouterr().err == (
+        f"forkless: the report could not be written to {path}: No space left on device\n"
+    )
+
+
+@pytest.mark.parametrize("width", [20, 41, 80])
+def test_a_last_line_that_is_wide_or_long_does_not_make_the_panel_wider(width):
+    line = Timeline()
+    line.feed(event("playbook_on_task_start"))
+    line.feed(event("runner_on_start"))
+    for said in ("x" * 4096, "漢" * 4096, "e\u0301漢" * 200):
+        line.feed(event("runner_on_output", stream="stdout", text=said, line=1, dropped=0))
+        made = Panel(line).lines(width, 20)
+        assert any(said[:2] in str(one) for one in made) or width == 20
+        assert all(one.cell_len <= width for one in made)
+
+
+@pytest.fixture
+def screen():
+    """A screen whose terminal nobody reads from until the end; its thread is not started, so every drawing is the test's."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w", encoding="utf-8") as out:
+        made = Screen(Panel(Timeline()), out)
+        made.begin()
+        yield made, lambda: os.read(reading, 1 << 16).decode()
+    os.close(reading)
+
+
+@pytest.mark.parametrize(("size", "drawn"), [((19, 24), False), ((80, 7), False), ((20, 8), True), ((80, 24), True)])
+def test_a_terminal_that_is_too_small_for_the_panel_gets_none(monkeypatch, screen, size, drawn):
+    made, read = screen
+    monkeypatch.setattr(screens.os, "get_terminal_size", lambda _fd: os.terminal_size(size))
+    made.write("ok: [web1]\n")
+    made._paint(panel=True)
+    assert (read() != "ok: [web1]\n") is drawn
+
+
+def test_lines_for_a_terminal_that_takes_none_are_dropped_counted_and_told_of(monkeypatch, screen):
+    made, read = screen
+    monkeypatch.setattr(screens, "ROOM", 100)
+    answers = [made.write_if_room(f"line {number}\n") for number in range(1000)]
+    made.write("ok: [web1]\n")  # Ansible's own text is kept
+    shown = answers.count(True)
+    assert 10 < shown < 20
+    assert sum(map(len, made._pending)) < 200
+    made._paint(panel=False)  # no more lines come
+    lines = [f"line {number}" for number in range(shown)]
+    told = f"({1000 - shown} lines are not shown: the terminal took none)"
+    assert read().splitlines() == [*lines, "ok: [web1]", told]
+    assert made.write_if_room("later\n")
+    made._paint(panel=False)
+    assert read() == "later\n"
+
+
+def test_what_the_terminal_did_not_take_is_shown_with_the_result():
+    kept = live_output.ShownOutput()
+    for number, shown in ((1, True), (2, False)):
+        said = event("runner_on_output", stream="stdout", text=str(number), line=number, dropped=0)
+        kept.add(said, shown=shown)
+    result = {"stdout": "1\n2"}
+    kept.remove_from("web1", "t", result)
+    assert result == {"stdout": "1\n2"}
 
 
 def test_text_is_cut_by_columns():

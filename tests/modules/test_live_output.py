@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 import types
@@ -20,7 +21,7 @@ from forkless.engines.threads import output_queue
 from forkless.engines.threads.patches import callbacks
 from forkless.engines.threads.workers import worker
 from forkless.modules import TaskOutput
-from forkless.modules.warm.remote import live_output, main
+from forkless.modules.warm.remote import child, live_output, main
 from forkless.runs import artifacts
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(600)]
@@ -381,6 +382,58 @@ def test_a_line_without_an_end_takes_bounded_room():
     assert text.endswith(b"next")
 
 
+def test_lines_that_wait_are_bounded_however_they_end():
+    lines = live_output.OutputLines()
+    for number in range(1000):
+        lines.feed(b"o", b"x" * 5000)  # is cut before its end comes
+        lines.feed(b"o", b"\n")
+        lines.feed(b"e", b"last %d" % number)  # one of many programs that end without a newline
+        lines.end(b"e")
+        assert max(map(len, lines._lines.values())) <= live_output.MOST_LINES
+    (_, cut, first), (_, dropped, second) = lines.take(0.0)
+    assert cut + first.count(b"\n") + 1 == dropped + second.count(b"\n") + 1 == 1000
+    assert second.endswith(b"last 999")
+
+
+def test_what_did_not_fit_is_told_when_a_program_prints_nothing_more():
+    reading, writing = os.pipe()
+    reader, pipe = live_output.OutputReader(reading), live_output.OutputPipe(writing)
+    try:
+        for number in range(100):
+            pipe.write(b"o", b"".join(b"%d\n" % (number * 1000 + one) for one in range(1000)))
+        while reader.read():
+            pass
+        assert b"99999" not in reader.lines._lines[b"o"]  # else the pipe was never full
+        pipe.tell_waiting()
+        while reader.read():
+            pass
+        ((_, dropped, text),) = reader.lines.take(0.0)
+    finally:
+        reader.close()
+        os.close(writing)
+    assert text.split(b"\n")[-1] == b"99999"
+    assert dropped + text.count(b"\n") + 1 == 100_000
+
+
+def test_run_command_is_what_notices_that_a_program_prints_nothing(monkeypatch):
+    """It asks once a second whether a silent program has ended."""
+    told = types.SimpleNamespace(calls=0)
+
+    def tell_waiting():
+        told.calls += 1
+
+    pipe = types.SimpleNamespace(tell_waiting=tell_waiting, write=lambda *_: None, end=lambda _: None)
+    monkeypatch.setattr(child.LIVE, "tell", pipe)
+    program = child.QuickPopen(["true"], stdout=subprocess.PIPE)
+    program.wait()
+    program.stdout.close()
+    assert program.poll() == 0
+    assert told.calls == 0  # not one that the module started itself
+    monkeypatch.setattr(child.LIVE, "running", 1)
+    assert program.poll() == 0
+    assert told.calls == 1
+
+
 def test_a_module_never_waits_for_the_pipe():
     reading, writing = os.pipe()
     try:
@@ -482,6 +535,22 @@ def test_what_a_task_printed_is_delivered_before_its_result_if_no_thread_was_in_
     assert [one.counter for one in seen] == [1, 2, 3, 4]
 
 
+def test_the_text_that_ansible_printed_stays_with_ansibles_own_events():
+    seen = []
+    transcript = callbacks.Transcript(lambda _text: None)
+    listener = callbacks.Listener("run", seen.append, transcript)
+    task = types.SimpleNamespace(
+        _uuid="1", name="Say", action="shell", no_log=False, _role=None, get_path=lambda: "play.yml:1"
+    )
+    transcript.write("TASK [Say]\n")
+    listener.live_output("web1", TaskOutput(task, None, "stdout", "live", 1, 0))
+    listener.deliver_waiting_output()
+    listener.emit("runner_on_ok", {"host": "web1"})
+    listener.last_words()
+    said = [(one.event, one.stdout, one.start_line, one.end_line) for one in seen]
+    assert said == [("runner_on_output", "", 0, 0), ("runner_on_ok", "TASK [Say]", 0, 1)]
+
+
 def test_a_slow_reader_stalls_nobody():
     entered, free, seen = threading.Event(), threading.Event(), []
 
@@ -500,3 +569,28 @@ def test_a_slow_reader_stalls_nobody():
     assert seen[-1][0] == "1999"
     assert len(seen) <= output_queue.MOST + 1
     assert len(seen) + sum(dropped for _, dropped in seen) == 2000
+
+
+def test_lines_that_a_slow_reader_missed_are_told_of_also_if_their_task_prints_nothing_more():
+    entered, free, seen = threading.Event(), threading.Event(), []
+
+    def deliver(host, output, dropped):
+        entered.set()
+        assert free.wait(240)
+        seen.append((host, output.text, output.line, dropped))
+
+    queue = output_queue.OutputQueue("ident", deliver, threading.Lock())
+    queue.put("web0", TaskOutput(types.SimpleNamespace(_uuid="0"), None, "stdout", "first", 1, 0))
+    assert entered.wait(240)
+    for number in range(1000):  # of many tasks, each on its own host: two lines, with one that was dropped before them
+        task = types.SimpleNamespace(_uuid=str(number % 10))
+        queue.put(f"web{number % 10 + 1}", TaskOutput(task, None, "stdout", "a\nb", number // 10 * 3 + 2, 1))
+    for number in range(300):
+        queue.put("last", TaskOutput(types.SimpleNamespace(_uuid="last"), None, "stdout", "x", number + 1, 0))
+    free.set()
+    queue.close()
+    for host in (f"web{number + 1}" for number in range(10)):
+        mine = [(text, line, dropped) for where, text, line, dropped in seen if where == host]
+        assert mine == [("b", 300, 299)]
+    assert sum(dropped + 1 for where, _, _, dropped in seen if where == "last") == 300
+    assert not queue._dropped

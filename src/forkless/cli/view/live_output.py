@@ -94,14 +94,14 @@ class ShownOutput:
     def __init__(self) -> None:
         self._tasks: dict[tuple[str, str], dict[tuple[str, str], _Stream]] = {}
 
-    def add(self, event: Event) -> None:
+    def add(self, event: Event, *, shown: bool = True) -> None:
         about = event.event_data
         streams = self._tasks.setdefault((str(about["host"]), str(about.get("task_uuid"))), {})
         key = (str(about["stream"]), repr(about.get("item")))
         if about["line"] == 1 or key not in streams:  # another program of the task begins to count anew
             streams[key] = _Stream()
         stream = streams[key]
-        stream.whole = stream.whole and not about["dropped"]
+        stream.whole = stream.whole and shown and not about["dropped"]
         stream.add(str(about["text"]) + "\n")
 
     def remove_from(self, host: str, task: str, result: dict[str, object]) -> None:

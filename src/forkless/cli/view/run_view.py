@@ -115,8 +115,12 @@ class RunView:
         if self.screen is not None:
             self.screen.begin()
         if event.event == "runner_on_output" and self._lines is not None:
-            _say(self._lines.lines(event), self.screen)
-            self._shown.add(event)
+            lines, shown = self._lines.lines(event), True
+            if self.screen is None:
+                _say(lines)
+            else:
+                shown = self.screen.write_if_room(lines)
+            self._shown.add(event, shown=shown)
         elif event.event in _ENDS:
             self._shown.forget(event)
         if self.format == "jsonl":

@@ -28,6 +28,8 @@ __all__ = ["Screen"]
 # Seconds between two drawings of the panel; also the longest delay of text.
 EVERY = 0.125
 _ERASE = "\r\x1b[J"
+# Characters that wait for a terminal that takes none (Ctrl-S). What tasks print while they run is dropped then; what Ansible prints is not.
+ROOM = 1 << 20
 
 
 class Screen:
@@ -42,9 +44,11 @@ class Screen:
         self.encoding = self._out.encoding
         self.errors = self._out.errors
         self._fd: int = self._out.fileno()
-        # Guards only _pending, so that a thread that writes text never waits for the terminal.
+        # Guards _pending, _size and _missed only, so that a thread that writes text never waits for the terminal.
         self._saying = threading.Lock()
         self._pending: list[str] = []
+        self._size = 0
+        self._missed = 0
         # Guards the fields below, and must be held by a thread that writes to the terminal.
         self._lock = threading.RLock()
         self._painted = 0
@@ -94,11 +98,22 @@ class Screen:
     def write(self, text: str) -> int:
         with self._saying:
             self._pending.append(text)
+            self._size += len(text)
         if self._away or self._over:
             with self._lock:
                 self._paint(panel=False)
         self._woken.set()
         return len(text)
+
+    def write_if_room(self, lines: str) -> bool:
+        """Write whole lines, unless the terminal takes none and much waits already. Lines that are dropped are counted, and told of."""
+        with self._saying:
+            full = self._size > ROOM
+            if full:
+                self._missed += lines.count("\n")
+        if not full:
+            self.write(lines)
+        return not full
 
     def flush(self) -> None:
         """Does nothing: text is shown within `EVERY` seconds. Code that needs it at once uses `away()`."""
@@ -138,7 +153,11 @@ class Screen:
     def _paint(self, *, panel: bool) -> None:
         with self._saying:
             text = "".join(self._pending)
+            if self._missed:
+                begun = "" if text.endswith("\n") else "\n"
+                text += f"{begun}({self._missed} lines are not shown: the terminal took none)\n"
             self._pending.clear()
+            self._size = self._missed = 0
         pieces = []
         if self._painted:
             pieces.append((f"\x1b[{self._painted - 1}A" if self._painted > 1 else "") + _ERASE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ class OutputQueue:
     """
     Takes output from any thread, and delivers it on a thread of its own, or on the thread that delivers another event.
 
-    `turn` is the lock that is held while events are delivered. A reader that blocks holds it, so `put` does not take it.
+    `turn` is the lock that is held while events are delivered. A reader that blocks holds it, so `put` does not take it. Of the output
+    of a task that is dropped the last line stays: it tells how many are missing, also if the task prints nothing more.
     """
 
     def __init__(
@@ -34,10 +36,11 @@ class OutputQueue:
         self._name = f"forkless-output-{ident[:8]}"
         self._deliver_one = deliver_one
         self._turn = turn
-        # Guards _waiting, _lost and _thread; held for moments only.
+        # Guards _waiting, _dropped and _thread; held for moments only.
         self._lock = threading.Lock()
         self._waiting: collections.deque[tuple[str, TaskOutput]] = collections.deque()
-        self._lost: dict[tuple[str, str, str], int] = {}
+        # By host, task and stream: the last line that was dropped, and how many were dropped before it.
+        self._dropped: dict[tuple[str, str, str], tuple[TaskOutput, int]] = {}
         self._woken = threading.Event()
         self._over = False
         self._thread: threading.Thread | None = None
@@ -48,27 +51,41 @@ class OutputQueue:
                 return  # from a task that was abandoned
             self._waiting.append((host, output))
             if len(self._waiting) > MOST:
-                where, old = self._waiting.popleft()
-                key = (where, str(old.task._uuid), old.stream)
-                self._lost[key] = self._lost.get(key, 0) + old.dropped + old.text.count("\n") + 1
+                self._drop(*self._waiting.popleft())
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 with contextlib.suppress(RuntimeError):  # the thread limit is reached: other events deliver
                     self._thread.start()
         self._woken.set()
 
+    def _drop(self, host: str, output: TaskOutput) -> None:
+        key = _key(host, output)
+        count = output.text.count("\n")
+        before = self._missing_before(key) + output.dropped + count
+        last = dataclasses.replace(output, text=output.text.rpartition("\n")[2], line=output.line + count)
+        self._dropped[key] = last, before
+
+    def _missing_before(self, key: tuple[str, str, str]) -> int:
+        known = self._dropped.pop(key, None)
+        return 0 if known is None else known[1] + 1
+
     def deliver(self) -> None:
         """Deliver all that waits. The caller holds `turn`."""
         while True:
             with self._lock:
-                if not self._waiting:
+                if self._waiting:
+                    host, output = self._waiting.popleft()
+                    dropped = output.dropped + self._missing_before(_key(host, output))
+                elif self._dropped:  # of tasks of which nothing else waits
+                    key = next(iter(self._dropped))
+                    host = key[0]
+                    output, dropped = self._dropped.pop(key)
+                else:
                     return
-                host, output = self._waiting.popleft()
-                lost = self._lost.pop((host, str(output.task._uuid), output.stream), 0)
             with contextlib.suppress(
                 Exception
             ):  # lines that cannot be told must not cost the event of the task's result
-                self._deliver_one(host, output, output.dropped + lost)
+                self._deliver_one(host, output, dropped)
 
     def _work(self) -> None:
         while not self._over:
@@ -87,3 +104,7 @@ class OutputQueue:
         self._woken.set()
         if thread is not None and thread.ident is not None:
             thread.join()
+
+
+def _key(host: str, output: TaskOutput) -> tuple[str, str, str]:
+    return host, str(output.task._uuid), output.stream

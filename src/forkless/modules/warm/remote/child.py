@@ -53,6 +53,12 @@ class QuickPopen(subprocess.Popen):  # type: ignore[type-arg]
         if LIVE.tell is not None and LIVE.running:
             tap(self, LIVE.tell, LIVE.secrets)
 
+    def poll(self) -> int | None:
+        """run_command calls it once a second while the program prints nothing: time to tell what did not fit before."""
+        if LIVE.tell is not None and LIVE.running:
+            LIVE.tell.tell_waiting()
+        return super().poll()
+
 
 class LiveProgram:
     """The pipe for the output of this module's programs while they run (None if the run has no listener), and what is masked in it."""

@@ -133,28 +133,30 @@ class OutputLines:
             *new, rest = data.rsplit(b"\n", MOST_LINES + 1)
             if count > MOST_LINES:
                 del new[0]  # everything before the newest lines, in one piece
-                self._drop(stream, count - len(new) + len(kept))
+                self._dropped[stream] += count - len(new) + len(kept)
                 kept.clear()
             else:
                 new[0] = self._partial[stream] + new[0]
-            kept += [one if len(one) <= LONGEST else _cut(one) for one in new]
+            self._keep(stream, [one if len(one) <= LONGEST else _cut(one) for one in new])
             self._partial[stream] = rest
-            if len(kept) > MOST_LINES:
-                self._drop(stream, len(kept) - MOST_LINES)
-                del kept[: len(kept) - MOST_LINES]
         else:
             self._partial[stream] += data
         if len(self._partial[stream]) > LONGEST:
-            kept.append(_cut(self._partial[stream]))
+            self._keep(stream, [_cut(self._partial[stream])])
             self._partial[stream], self._cutting[stream] = b"", True
 
-    def _drop(self, stream: bytes, count: int) -> None:
-        self._dropped[stream] += count
+    def _keep(self, stream: bytes, lines: list[bytes]) -> None:
+        """Every line comes in here, so that no more than the newest ones wait, however they ended."""
+        kept = self._lines[stream]
+        kept += lines
+        if len(kept) > MOST_LINES:
+            self._dropped[stream] += len(kept) - MOST_LINES
+            del kept[: len(kept) - MOST_LINES]
 
     def end(self, stream: bytes) -> None:
         """The stream has ended: what stands after its last newline is a line."""
         if self._partial[stream]:
-            self._lines[stream].append(self._partial[stream])
+            self._keep(stream, [self._partial[stream]])
         self._partial[stream], self._cutting[stream] = b"", False
 
     def take(self, now: float) -> list[tuple[bytes, int, bytes]]:
@@ -207,6 +209,16 @@ class OutputPipe:
             # One more than the newlines that are lost: the line in whose middle the loss ends is lost as well.
             self._lost[stream] = (lost or 1) + data.count(b"\n")
             self._tail[stream] = (tail + data)[-LONGEST:]  # the newest lines go with what is sent next
+
+    def tell_waiting(self) -> None:
+        """Send the newest lines that did not fit, and how many are missing before them. Called when a program prints nothing more."""
+        if os.getpid() != self._pid or not self._send():
+            return
+        for stream, tail in self._tail.items():
+            if tail:
+                self._tail[stream] = b""
+                self._lost[stream] -= tail.count(b"\n")  # these lines are sent after all
+                self.write(stream, tail)
 
     def end(self, stream: bytes) -> None:
         """A program has ended; its last lines are worth a short wait."""
