@@ -10,10 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
 import shim_support
+from forkless.cli.shim import launch
 from shim_support import call, environ, environment, script, shim
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(300)]
@@ -120,6 +122,7 @@ def test_stock_is_found(bare, tmp_path, case):
     path, command = stands_for(tmp_path, bare)[case]
     done = call([command, "site.yml"], environ(tmp_path, *path), tmp_path)
     assert told(done)["argv"] == [str(bare / "ansible-playbook"), "site.yml"]
+    assert not [name for name in told(done)["environ"] if name.startswith("FORKLESS_SHIM")]  # found at once
     assert done.returncode == 7
 
 
@@ -158,6 +161,134 @@ def test_the_first_lines_that_installers_write_are_understood(tmp_path, kind):
     done = call(["ansible-playbook", "x y"], environ(tmp_path, shim(tmp_path / "shim"), bin_), tmp_path)
     assert told(done)["argv"] == [str(bin_ / "ansible-playbook"), "x y"]
     assert f"forkless cannot be imported by {bin_}/python" in done.stderr
+
+
+def test_the_python_of_an_environment_that_may_be_moved_is_found(tmp_path):
+    bin_ = environment(tmp_path / "a folder", forkless=False)
+    head = """#!/bin/sh\n'''exec' "$(dirname -- "$(realpath -- "$0")")"/'python' "$0" "$@"\n' '''\n"""
+    stock = script(bin_ / "ansible-playbook", head + TELLS)
+    done = call(["ansible-playbook", "x y"], environ(tmp_path, shim(tmp_path / "shim"), bin_), tmp_path)
+    assert told(done)["argv"] == [str(stock), "x y"]
+    assert f"forkless cannot be imported by {bin_}/python" in done.stderr
+    links = tmp_path / "links"
+    links.mkdir()
+    (links / "ansible-playbook").symlink_to(stock)  # sh alone cannot find the folder of the file: stock's runs
+    (links / "python").symlink_to(sys.executable)
+    done = call(["ansible-playbook", "x y"], environ(tmp_path, shim(tmp_path / "shim"), links), tmp_path)
+    assert told(done)["argv"] == [str(links / "ansible-playbook"), "x y"]
+    assert done.stderr == "to stderr\n"
+
+
+@pytest.fixture(scope="module")
+def able(tmp_path_factory):
+    """The bin of an environment in which forkless can run."""
+    return environment(tmp_path_factory.mktemp("able") / "env")
+
+
+@pytest.mark.parametrize("kind", ["wrapper", "archive", "wrapper for pull", "archive for test"])
+def test_a_script_that_does_more_than_start_ansible_and_an_archive_run_as_they_are(able, tmp_path, kind):
+    """forkless could run in this environment; the variables that a wrapper sets and the packages in an archive would be missing."""
+    command = {"wrapper for pull": "ansible-pull", "archive for test": "ansible-test"}.get(kind, "ansible-playbook")
+    stock = tmp_path / "bin" / command
+    if kind.startswith("wrapper"):
+        script(stock, f"#!{able}/python\nfrom ansible.cli.playbook import main\n{TELLS}")
+    else:
+        stock.parent.mkdir()
+        with zipfile.ZipFile(stock, "w") as archive:
+            archive.writestr("__main__.py", TELLS)
+        stock.write_bytes(f"#!{able}/python\n".encode() + stock.read_bytes())
+        stock.chmod(0o755)
+    done = call([command, "x y"], environ(tmp_path, shim(tmp_path / "shim"), stock.parent), tmp_path)
+    assert told(done)["argv"] == [str(stock), "x y"]
+    assert done.returncode == 7
+    said = f"forkless shim: {stock} may do more than start Ansible; stock ansible-playbook runs\n"
+    assert done.stderr == (said if command == "ansible-playbook" else "") + "to stderr\n"
+
+
+INSTALLERS = {
+    "pip": r"""# -*- coding: utf-8 -*-
+import re
+import sys
+from ansible.cli.playbook import main
+if __name__ == '__main__':
+    sys.argv[0] = re.sub(r'(-script\.pyw|\.exe)?$', '', sys.argv[0])
+    sys.exit(main())
+""",
+    "uv": """# -*- coding: utf-8 -*-
+import sys
+from ansible.cli.playbook import main
+if __name__ == "__main__":
+    if sys.argv[0].endswith("-script.pyw"):
+        sys.argv[0] = sys.argv[0][:-11]
+    elif sys.argv[0].endswith(".exe"):
+        sys.argv[0] = sys.argv[0][:-4]
+    sys.exit(main())
+""",
+    "pip 25": """import sys
+from ansible.cli.playbook import main
+if __name__ == '__main__':
+    sys.argv[0] = sys.argv[0].removesuffix('.exe')
+    sys.exit(main())
+""",
+    "a long path": """'''exec' "/a b/python" "$0" "$@"
+' '''
+import sys
+from ansible.cli.adhoc import main
+if __name__ == '__main__':
+    raise SystemExit(main())
+""",
+    "ansible-test": """import sys
+from ansible_test._util.target.cli.ansible_test_cli_stub import main
+sys.exit(main())
+""",
+    "old setuptools": """# EASY-INSTALL-ENTRY-SCRIPT: 'ansible-core==2.18.1','console_scripts','ansible-playbook'
+import re
+import sys
+from importlib.metadata import distribution
+""",
+}
+OTHERS = {
+    "sets a variable": "import os\nos.environ['ANSIBLE_CONFIG'] = '/x'\nfrom ansible.cli.playbook import main\nmain()\n",
+    "adds folders": "import sys\nsys.path[0:0] = ['/eggs']\nfrom ansible.cli.playbook import main\nsys.exit(main())\n",
+    "another main": "import sys\nfrom ours.cli import main\nsys.exit(main())\n",
+    "calls a program": "import os, sys\nos.execv('/opt/ansible', sys.argv)\n",
+    "changes arguments": "import sys\nfrom ansible.cli.playbook import main\nsys.argv.append('--diff')\nmain()\n",
+    "no Python": 'echo $PATH; exec ansible-playbook-2.18 "$@"\n',
+    "empty": "",
+    "no text": "\0PK",
+}
+
+
+@pytest.mark.parametrize("text", INSTALLERS.values(), ids=INSTALLERS)
+def test_what_installers_write_is_known(tmp_path, text):
+    assert launch.starts_ansible_only(str(script(tmp_path / "ansible-playbook", f"#!/usr/bin/python\n{text}")))
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+def test_what_somebody_wrote_is_not_taken_for_an_installers_script(tmp_path, text):
+    assert not launch.starts_ansible_only(str(script(tmp_path / "ansible-playbook", f"#!/usr/bin/python\n{text}")))
+
+
+def test_ansible_cores_own_files_and_the_installed_commands_are_known():
+    own = pathlib.Path(shim_support.PACKAGES) / "ansible" / "cli" / "playbook.py"
+    assert launch.starts_ansible_only(str(own))
+    for command in ("ansible", "ansible-playbook", "ansible-console", "ansible-pull", "ansible-test"):
+        assert launch.starts_ansible_only(str(pathlib.Path(sys.executable).parent / command))
+
+
+def test_packages_that_are_half_there_are_stocks_matter(monkeypatch, tmp_path):
+    def broken(_name):
+        raise KeyError("Version")
+
+    class StockRuns(Exception):  # noqa: N818  # in place of a new program
+        pass
+
+    def run_stock(why):
+        raise StockRuns(why)
+
+    monkeypatch.setattr(launch.importlib.metadata, "version", broken)
+    with pytest.raises(StockRuns, match="forkless cannot tell what is installed .KeyError"):
+        launch.main("ansible-playbook", "", str(tmp_path / "shim"), run_stock)
 
 
 def test_a_wrapper_that_looks_for_its_command_on_the_path_does_not_come_round_again(bare, tmp_path):

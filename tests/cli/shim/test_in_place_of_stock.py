@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import re
 import select
 import shutil
@@ -16,6 +17,8 @@ import textwrap
 import pytest
 
 import shim_support
+from forkless.cli.commands import exec as exec_command
+from forkless.cli.shim import files
 from shim_support import PLAY, call, environ, environment, seen, shim
 from terminal import Terminal
 
@@ -353,6 +356,36 @@ def test_exec_runs_a_command_with_the_shim_first_on_its_path(places, folder):
     missing = forkless(folder, "exec", "--", "no-such-command", path=[bin_])
     assert (missing.returncode, missing.stderr) == (127, "forkless exec: no-such-command was not found\n")
     assert forkless(folder, "exec").returncode == 2
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    """No home, no cache, and no other place for files."""
+    for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/dev/null/home")
+    monkeypatch.setattr(files, "_PLACES", ("/dev/null",))
+
+
+def test_without_a_home_exec_keeps_the_shim_among_temporary_files_of_its_own(nowhere, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = files.ready_folder()
+    assert folder is not None
+    assert pathlib.Path(folder).parent == tmp_path / f"forkless-shim-{os.geteuid()}"
+    assert files.current(folder)
+    assert files.ready_folder() == folder
+    os.chmod(os.path.dirname(folder), 0o777)  # so somebody else could have put the commands there
+    assert files.ready_folder() is None
+
+
+def test_where_nothing_can_be_written_exec_runs_the_command_with_stocks(nowhere, monkeypatch, capsys):
+    started = []
+    monkeypatch.setattr(os, "execvpe", lambda *words: started.append(words))
+    exec_command.main(["--", "make", "deploy"])
+    ((program, words, environ),) = started
+    assert (program, words, environ["PATH"]) == ("make", ["make", "deploy"], os.environ["PATH"])
+    said = "forkless exec: no folder for the shim can be written, so the command runs with stock's\n"
+    assert capsys.readouterr().err == said
 
 
 def test_ansible_pull_calls_what_lies_beside_it_which_is_the_shim(places, folder):

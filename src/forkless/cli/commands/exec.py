@@ -40,10 +40,12 @@ def main(argv: list[str]) -> int:
         del words[0]
     if not words:
         made.error("which command? forkless exec -- make deploy")
-    folder = files.cache_folder()
-    if not files.current(folder):
-        files.install(folder)
-    environ = {**os.environ, "PATH": os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])}
+    environ = dict(os.environ)
+    folder = files.ready_folder()
+    if folder is None:
+        sys.stderr.write("forkless exec: no folder for the shim can be written, so the command runs with stock's\n")
+    else:
+        environ["PATH"] = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])
     sys.stdout.flush()
     try:
         os.execvpe(words[0], words, environ)

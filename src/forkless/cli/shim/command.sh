@@ -59,6 +59,11 @@ find_python() {
     case $first in
         "#!/bin/sh"*)  # how pip and uv write a path that is too long for the kernel, or has a space
             case $second in
+                "$q$q${q}exec$q "'"$(dirname -- "$(realpath -- "$0")")"/'"$q"*)  # of an environment that may be moved
+                    python=${second#*"$q$q${q}exec$q "*"/$q"}
+                    python=${stock%/*}/${python%%"$q"*}
+                    if [ -h "$stock" ]; then python=""; fi
+                    ;;
                 "$q$q${q}exec$q "*)
                     python=${second#"$q$q${q}exec$q "}
                     python=${python%%' "$0"'*}

@@ -11,18 +11,23 @@ import contextlib
 import hashlib
 import importlib.resources
 import os
+import stat
 import sys
 import tempfile
+from typing import TYPE_CHECKING
 
 from forkless.core.errors import SpecError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = [
     "COMMANDS",
-    "cache_folder",
     "default_folder",
     "folders_on_path",
     "install",
     "installed",
+    "ready_folder",
     "remove",
     "stock_commands",
 ]
@@ -31,6 +36,7 @@ __all__ = [
 # ansible-test in ansible-core's package. These two are stock's code, told of the shim's folder.
 COMMANDS = ("ansible-playbook", "ansible", "ansible-console", "ansible-pull", "ansible-test")
 MARK = b"# forkless shim"
+_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # the folder below them is looked at before it is used
 
 
 def default_folder() -> str:
@@ -38,11 +44,42 @@ def default_folder() -> str:
     return os.path.join(os.path.abspath(data), "forkless", "shim")
 
 
-def cache_folder() -> str:
-    """Where `forkless exec` keeps its shim: one folder for each text, so that two environments do not share one."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+def _cache_folders() -> Iterator[str]:
+    """
+    Where `forkless exec` may keep its shim, best first: one folder for each text, so that two environments do not share one.
+
+    Behind the cache in the home, which an account of a service need not have, stand places for temporary files.
+    """
     digest = hashlib.sha256("".join(map(_text, COMMANDS)).encode()).hexdigest()[:12]
-    return os.path.join(os.path.abspath(cache), "forkless", f"shim-{digest}")
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    if os.path.isabs(cache):
+        yield os.path.join(cache, "forkless", f"shim-{digest}")
+    for place in (os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("TMPDIR"), *_PLACES):
+        own = os.path.join(place or "", f"forkless-shim-{os.geteuid()}")
+        if os.path.isabs(own) and _is_ours_alone(own):
+            yield os.path.join(own, digest)
+
+
+def _is_ours_alone(folder: str) -> bool:
+    """In a place for everybody's files somebody else could own a folder of this name, and so the commands in it."""
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        about = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and not about.st_mode & 0o022
+
+
+def ready_folder() -> str | None:
+    """A folder with the shim, written now if it is not there. None: no place can be written to."""
+    for folder in _cache_folders():
+        try:
+            if not current(folder):
+                install(folder)
+        except SpecError:
+            continue
+        return folder
+    return None
 
 
 def _text(command: str) -> str:

@@ -7,6 +7,7 @@ What a file of the shim calls: the command in forkless, or a reason why stock's 
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.metadata
 import os
@@ -19,7 +20,13 @@ from forkless.core import platform, versions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["main", "why_not"]
+__all__ = ["main", "starts_ansible_only", "why_not"]
+
+# All that the scripts of pip, uv, pipx, distlib and others use besides the function that they call.
+_USED = {"__name__", "argv", "endswith", "exit", "main", "re", "removesuffix", "sub", "sys", "SystemExit"}
+_OWN_FILES = tuple(f"/ansible/cli/{name}.py" for name in ("adhoc", "console", "playbook", "pull"))
+_OWN_FILES += ("/ansible_test/_util/target/cli/ansible_test_cli_stub.py",)
+_LONGEST_SCRIPT = 1 << 16
 
 
 def main(command: str, stock: str, shim: str, run_stock: Callable[[str], NoReturn]) -> int:
@@ -29,10 +36,15 @@ def main(command: str, stock: str, shim: str, run_stock: Callable[[str], NoRetur
     Main thread only. The exit code is returned.
     """
     if command in ("ansible-pull", "ansible-test"):
-        if not stock:
+        if not stock or not starts_ansible_only(stock):
             run_stock("")
         return _tell_of_shim(command, stock, shim)
-    why = why_not()
+    try:
+        why = why_not()
+        if not why and stock and not starts_ansible_only(stock):
+            why = f"{stock} may do more than start Ansible"
+    except Exception as error:  # noqa: BLE001  # packages that are half there: what stock can do without them is not cut short
+        why = f"forkless cannot tell what is installed ({type(error).__name__}: {error})"
     if why or os.environ.get("FORKLESS_SHIM_ASK"):
         run_stock(why)
     sys.argv[0] = stock or sys.argv[0]
@@ -58,6 +70,30 @@ def why_not() -> str:
         if unsupported:
             return unsupported
     return "" if platform.can_thread() else "no thread can be started here"
+
+
+def starts_ansible_only(path: str) -> bool:
+    """
+    Whether the command is a script as installers write it, or ansible-core's own file: these only call Ansible's `main`.
+
+    A script that somebody wrote may set variables first or call another program, and an archive (zipapp, pex) has packages of its own:
+    these are run as they are.
+    """
+    if os.path.realpath(path).endswith(_OWN_FILES):
+        return True
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_LONGEST_SCRIPT).decode("utf-8")
+        nodes = list(ast.walk(ast.parse(text)))
+    except (OSError, ValueError, SyntaxError, RecursionError):  # ValueError: it is no text
+        return False
+    if "# EASY-INSTALL-ENTRY-SCRIPT: 'ansible" in text:
+        return True
+    imported = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    used |= {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    return len(imported) == 1 and imported.pop().startswith(("ansible.cli.", "ansible_test.")) and used <= _USED
 
 
 def _tell_of_shim(command: str, stock: str, shim: str) -> int:
