@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -20,8 +21,10 @@ import pytest
 import forkless
 import forkless.queue
 from forkless.queue import database as database_module
-from forkless.queue import schema
+from forkless.queue import event_batches, schema, webhooks
 from forkless.queue.attempt import Attempt, AttemptPlace
+from forkless.queue.database import connect_async, conninfo
+from forkless.queue.errors import DatabaseError
 from forkless.queue.lease import Lease, Observation, clock
 from queue_support import acting, in_make_faults, launch, lines, playbook, wait_until
 
@@ -245,6 +248,136 @@ def test_the_message_at_the_end_is_signed_and_tried_again(url, database, workers
     assert json.loads(body)["run"]["id"] == number
     assert json.loads(body)["run"]["status"] == "successful"
     assert signature == "sha256=" + hmac.new(b"s3cr3t", body, hashlib.sha256).hexdigest()
+
+
+def test_a_message_is_tried_again_and_never_follows_a_redirect(url, database, project, monkeypatch):
+    got = []
+    answers = [500, 302, 204]
+
+    class Receiver(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append((self.path, body, self.headers["X-Forkless-Signature"]))
+            self.send_response(answers[len(got) - 1])
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        do_GET = do_POST
+
+        def log_message(self, *_):
+            pass
+
+    async def deliver():
+        async with await connect_async(url) as connection:
+            await webhooks.deliver_due(connection)
+
+    playbook(project, tasks=["- debug:"])
+    monkeypatch.setenv("HOOK_SECRET", "s3cr3t")
+    server = http.server.HTTPServer(("127.0.0.1", 0), Receiver)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{server.server_port}/hook"
+        number = launch(url, project, webhook=address, webhook_secret="env:HOOK_SECRET")
+        job = database.one("SELECT queue_job FROM forkless.run WHERE id = %s", number)
+        database.one("SELECT forkless.claim(%s, %s, 1, 'w', '{}', 5)", number, job)
+        asyncio.run(deliver())
+        assert got == []  # the run has not ended
+        database.one("SELECT forkless.finish(%s, 1, 'successful', 0, '', '{}')", number)
+        problems = []
+        for _ in answers:
+            asyncio.run(deliver())
+            problems.append(database.one("SELECT problem FROM forkless.webhook WHERE run_id = %s", number))
+            asyncio.run(deliver())  # not before its time
+            database.all("UPDATE forkless.webhook SET next_try = now()")
+        asyncio.run(deliver())  # and not once it was taken
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert problems[:2] == ["it answered 500", "it answered 302"]
+    assert [path for path, _, _ in got] == ["/hook"] * 3
+    for _, body, signature in got:
+        assert json.loads(body)["run"]["id"] == number
+        assert signature == "sha256=" + hmac.new(b"s3cr3t", body, hashlib.sha256).hexdigest()
+    assert database.one("SELECT delivered IS NOT NULL FROM forkless.webhook WHERE run_id = %s", number)
+
+
+def test_events_are_sent_together_and_again_before_half_a_second_has_passed(monkeypatch):
+    """By the waits that the writer makes, not by the clock of a busy machine."""
+    lines, told = [], []
+
+    class Recorded(Attempt):
+        def _append(self, _connection, first, last, packed, *_):
+            told.append((first, last) if packed is not None else "renewed")
+            return "go on"
+
+        def _rest(self, _connection, seconds):
+            told.append(seconds)
+
+    one = Recorded(AttemptPlace("", "", ""), {"id": 1, "attempt": 1, "lost_after": 120}, clock())
+    try:
+        events = SimpleNamespace(lines=lambda first, last: lines[first:last], part=lambda *_: [])
+        one._run = SimpleNamespace(_events=events)
+        for many in (500, 0, 3):
+            lines += [b"{}\n"] * many
+            assert not one._step(None)
+    finally:
+        os.close(one._wake_in)
+        os.close(one._wake_out)
+    waits = [seconds for seconds in told if isinstance(seconds, float)]
+    assert [sent for sent in told if not isinstance(sent, float)] == [(1, 500), (501, 503)]
+    # With the way to the database and to the reader, which a notification wakes, half a second is left.
+    assert len(waits) == 3
+    assert max(waits) <= 0.25
+
+
+def test_a_reader_is_woken_by_the_event_and_does_not_wait_for_its_next_look(url, database, project, monkeypatch):
+    monkeypatch.setattr("forkless.queue.listener.LOOK_AGAIN", 3600.0)
+    playbook(project, tasks=["- debug:"])
+    number = launch(url, project)
+    job = database.one("SELECT queue_job FROM forkless.run WHERE id = %s", number)
+    database.one("SELECT forkless.claim(%s, %s, 1, 'w', '{}', 5)", number, job)
+    packed, size = event_batches.pack([b'{"event": "x", "uuid": "u", "counter": 1, "stdout": "", "event_data": {}}\n'])
+
+    async def follow():
+        async with forkless.queue.connect(url) as queue:
+            seen, looks, looked_twice, events = [], [], asyncio.Event(), queue.events
+
+            async def look(*args, **fields):
+                found = await events(*args, **fields)
+                looks.append(found)
+                if len(looks) == 2:
+                    looked_twice.set()
+                return found
+
+            queue.events = look
+            reader = queue.follow(number)
+            waiting = asyncio.ensure_future(anext(reader))
+            # The reader has looked at first, and again when its listener was there: it has no reason of its own to look a third time.
+            await looked_twice.wait()
+            await asyncio.to_thread(
+                database.one, "SELECT forkless.append_events(%s, 1, 1, 1, %s, %s, NULL, '{}')", number, packed, size
+            )
+            async with asyncio.timeout(120):
+                seen.append((await waiting).event)
+            await reader.aclose()
+            return seen
+
+    assert asyncio.run(follow()) == ["x"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "me:hunter2@db/forkless", "postgres:/me:hunter2@db/x", "mysql://me:hunter2@db/x", "mysql://me:a@hunter2@db/x",
+        "host=db password=a hunter2", "host=db password=a hunter2=b",
+    ],
+)  # fmt: skip
+def test_no_sentence_about_an_address_has_a_piece_of_its_password(address):
+    with pytest.raises(DatabaseError) as refused:
+        conninfo(address)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_the_owner_of_a_lease_stops_before_anybody_else_may_begin(monkeypatch):

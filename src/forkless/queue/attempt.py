@@ -29,6 +29,7 @@ from forkless.core.process_tree import ProcessTree
 from forkless.queue import database, event_batches, job_store, requests, secrets
 from forkless.queue import project as projects
 from forkless.queue.lease import Lease, clock
+from forkless.queue.programs import StoppedError
 from forkless.queue.progress import Progress
 from forkless.runs.run import Run
 
@@ -48,6 +49,8 @@ _BETWEEN_BATCHES = 0.2
 # A statement that takes longer than this is on a dead connection. An archive of a project has its own time.
 _STATEMENT = 15.0
 _ARCHIVE = 300.0
+# A batch of events on a slow line has at most so many bytes, unless one event has more.
+_LEAST_BYTES = 32 << 10
 # Seconds between the request to stop a run and the urgent one.
 _GRACE = 5.0
 _REST = 0.05
@@ -94,6 +97,8 @@ class Attempt:
         """Whether a thread of the run did not end. It may still act on hosts, so this process must end."""
         # Numbers of events: those in the packed batch or stored, those stored, those counted in the progress.
         self._seen = self._stored = self._counted = 0
+        # Bytes of events in a batch: fewer after a batch that took too long, because the line to the database may be slow.
+        self._most_bytes = event_batches.MOST_BYTES
         self._wake_in, self._wake_out = os.pipe()
         self._verdict: Verdict = "finished"
 
@@ -165,9 +170,15 @@ class Attempt:
         return self._verdict
 
     def _run_it(self) -> Result | None:
-        folder = self._fetch_project()
         try:
-            spec = self._spec(folder)
+            folder = self._fetch_project()
+        except StoppedError:
+            return None
+        try:
+            try:
+                spec = self._spec(folder)
+            except StoppedError:
+                return None
             run = Run(spec, "threads")
             run._stop.expired = self.lease.expired
             with self._lock:
@@ -192,7 +203,7 @@ class Attempt:
         shutil.rmtree(self._place.folder, ignore_errors=True)
         os.makedirs(os.path.dirname(folder), mode=0o700)
         if project["kind"] == "git":
-            projects.checkout(project["url"], project["commit"], folder)
+            projects.checkout(project["url"], project["commit"], folder, lambda: self._stopping)
             return folder
         while True:
             try:
@@ -238,6 +249,7 @@ class Attempt:
             ident=f"run-{self.run_id}-{self.attempt}",
             more_env=job_store.scope_of_project(row["project"])
             | ({"FORKLESS_SLICED": "refuse"} if row["sliced"] and not row["spec"].get("slices_anyway") else {}),
+            stopping=lambda: self._stopping,
         )
 
     def _limit_folder(self) -> str:
@@ -315,7 +327,11 @@ class Attempt:
             connection.close()
 
     def _limited(self, connection: Connection) -> contextlib.AbstractContextManager[None]:
-        return database.limited(connection, min(_STATEMENT, self.lease.seconds / 2))
+        return database.limited(connection, self._statement_limit)
+
+    @property
+    def _statement_limit(self) -> float:
+        return min(_STATEMENT, self.lease.seconds / 2)
 
     def _resume(self, connection: Connection) -> None:
         """Ask the server behind a new connection what it has of this attempt: after a failover that may be less than was confirmed."""
@@ -341,7 +357,6 @@ class Attempt:
         if self._refused:
             return self._end_refused()
         over = self._over.is_set()
-        sent = clock()
         if self._send_batch(connection):
             if self._refused:
                 return self._end_refused()
@@ -351,7 +366,7 @@ class Attempt:
             with self._limited(connection):
                 return self._send_result(connection)
         elif clock() - (self.lease.until - self.lease.seconds + self.lease.margin) > self.lease.seconds / 4:
-            self._heed(self._append(connection, None, 0, None, 0), sent)
+            self._renew(connection)
             if self._refused:
                 return self._end_refused()
         self._rest(connection, _BETWEEN_BATCHES)
@@ -379,7 +394,7 @@ class Attempt:
             return False
         if self._seen == self._stored:
             lines = run._events.lines(self._stored, self._stored + event_batches.MOST_EVENTS)
-            while len(lines) > 1 and sum(map(len, lines)) > event_batches.MOST_BYTES:
+            while len(lines) > 1 and sum(map(len, lines)) > self._most_bytes:
                 lines = lines[: len(lines) // 2]
             if not lines:
                 return False
@@ -389,14 +404,36 @@ class Attempt:
             self._counted = max(self._counted, self._seen)
             self._batch = event_batches.pack(lines)
         packed, size = self._batch
+        if size > self._most_bytes:
+            # One event that took too long before: it is given most of the time of a lease, which begins now. The rest is for another try.
+            self._renew(connection)
+            if self._refused:
+                return True
+        limit = self._statement_limit if size <= self._most_bytes else max(1.0, (self.lease.until - clock()) * 0.75)
         sent = clock()
-        self._heed(self._append(connection, self._stored + 1, self._seen, packed, size), sent)
+        try:
+            answer = self._append(connection, self._stored + 1, self._seen, packed, size, limit)
+        except psycopg.OperationalError:
+            if clock() - sent >= limit:
+                # The line is too slow for so much at once: less is packed next time, so that each batch renews the lease.
+                self._most_bytes = max(_LEAST_BYTES, min(size, self._most_bytes) // 4)
+                self._seen = self._stored
+            raise
+        if clock() - sent < limit / 8:
+            self._most_bytes = min(self._most_bytes * 2, event_batches.MOST_BYTES)
+        self._heed(answer, sent)
         if not self._refused:
             self._stored = self._seen
         return True
 
-    def _append(self, connection: Connection, first: int | None, last: int, packed: bytes | None, size: int) -> str:
-        with self._limited(connection):
+    def _renew(self, connection: Connection) -> None:
+        sent = clock()
+        self._heed(self._append(connection, None, 0, None, 0, self._statement_limit), sent)
+
+    def _append(
+        self, connection: Connection, first: int | None, last: int, packed: bytes | None, size: int, limit: float
+    ) -> str:
+        with database.limited(connection, limit):
             row = connection.execute(
                 "SELECT forkless.append_events(%s, %s, %s, %s, %s, %s, %s, %s::jsonb)",
                 (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import socket
 import threading
@@ -37,6 +38,7 @@ __all__ = [
     "limited",
     "located",
     "pooling",
+    "readable_style",
     "refuse_transaction_pooler",
     "sentence_of",
     "translated",
@@ -53,6 +55,8 @@ _KEEP_ALIVE = {
     "keepalives_interval": "2",
     "keepalives_count": "3",
     "tcp_user_timeout": "10000",
+    # A role may have another encoding of its own, and in SQL_ASCII every text is bytes.
+    "client_encoding": "UTF8",
     "application_name": "forkless",
 }
 
@@ -85,7 +89,9 @@ def conninfo(url: str) -> str:
     try:
         given = psycopg.conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as err:
-        raise DatabaseError(f"the address of the database cannot be read: {_first_line(err)}") from None
+        raise DatabaseError(
+            f"the address of the database cannot be read: {_without_values(_first_line(err))}"
+        ) from None
     wanted = {key: value for key, value in _KEEP_ALIVE.items() if key not in given}
     return psycopg.conninfo.make_conninfo(url, **wanted)
 
@@ -93,12 +99,34 @@ def conninfo(url: str) -> str:
 def connect(url: str) -> Connection:
     """A connection for one thread, in autocommit: every change is one statement."""
     with translated(url):
-        return psycopg.connect(conninfo(url), autocommit=True, prepare_threshold=None)
+        connection = psycopg.connect(conninfo(url), autocommit=True, prepare_threshold=None)
+        if setting := readable_style(connection.info):
+            with limited(connection, 15.0):
+                connection.execute(setting)
+        return connection
+
+
+def readable_style(about: psycopg.ConnectionInfo) -> str:
+    """
+    A statement that makes the server print times as psycopg reads them, or "" if it does: a role or a database may have a style of its own. The
+    server has told its styles at the beginning of the session, so to ask costs nothing.
+    """
+    date, interval = about.parameter_status("DateStyle"), about.parameter_status("IntervalStyle")
+    if (date or "ISO").startswith("ISO") and (interval or "postgres") == "postgres":
+        return ""
+    return "SELECT set_config('DateStyle', 'ISO', false), set_config('IntervalStyle', 'postgres', false)"
 
 
 async def connect_async(url: str) -> AsyncConnection:
     with translated(url):
-        return await psycopg.AsyncConnection.connect(conninfo(url), autocommit=True, prepare_threshold=None)
+        connection = await psycopg.AsyncConnection.connect(conninfo(url), autocommit=True, prepare_threshold=None)
+        if setting := readable_style(connection.info):
+            try:
+                await connection.execute(setting)
+            except BaseException:
+                await connection.close()
+                raise
+        return connection
 
 
 @contextlib.contextmanager
@@ -196,9 +224,18 @@ def _place(url: str) -> str:
 
 
 def _without_password(url: str) -> str:
-    import re
+    """The address without what may be a password: all between a colon and the last @, also if the address has no scheme."""
+    before, colons, rest = url.partition("://")
+    user, at, place = (rest if colons else url).rpartition("@")
+    if not at:
+        return url
+    return f"{before + colons if colons else ''}{user.partition(':')[0]}{':...' if ':' in user else ''}@{place}"
 
-    return re.sub(r"(://[^:/@]*):[^@]*@", r"\1:...@", url)
+
+def _without_values(said: str) -> str:
+    """What libpq says of an address that it cannot read, without quoted pieces of it: one may be of a password. Names of options stay."""
+    known = {one.keyword.decode() for one in psycopg.pq.Conninfo.get_defaults()}
+    return re.sub(r'"([^"]*)"', lambda found: found.group() if found.group(1) in {*known, "="} else '"..."', said)
 
 
 def _first_line(err: BaseException) -> str:
@@ -275,15 +312,19 @@ class ConnectionPool:
     async def connection(self) -> AsyncIterator[AsyncConnection]:
         async with self._slots:
             connection = await self._take()
-            kept = False
+            known = False
             try:
                 with translated(self.url):
                     yield connection
-                kept = True
+                known = True
+            except DatabaseError:
+                known = True
+                raise
             finally:
-                if (kept or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE) and not (
-                    connection.closed or self._closed
-                ):
+                # After a cancellation a request to cancel may be on its way to the server, where it would hit the next statement. It may come
+                # together with the answer, so that the connection looks idle.
+                idle = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+                if known and idle and not self._closed:
                     self._idle.append(connection)
                 else:
                     await connection.close()

@@ -18,7 +18,7 @@ import psycopg
 import psycopg_pool
 from procrastinate import exceptions
 
-from forkless.queue.database import conninfo, is_outage, sentence_of
+from forkless.queue.database import conninfo, is_outage, readable_style, sentence_of
 from forkless.queue.requests import MOST_LABELS
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ async def _configure(connection: psycopg.AsyncConnection[object]) -> None:
     await connection.set_autocommit(True)
     # Not as a setting of the connection itself: pgbouncer refuses that.
     await connection.execute("SET search_path = forkless")
+    if setting := readable_style(connection.info):
+        await connection.execute(setting)
 
 
 def make_app(url: str, play: Callable[[int, int], Awaitable[None]]) -> procrastinate.App:

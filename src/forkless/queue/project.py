@@ -15,17 +15,18 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import tarfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from forkless.queue import programs
 from forkless.queue.errors import QueueError, QueueRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Literal
 
-__all__ = ["MOST_BYTES", "Bundle", "checkout", "head_of", "inside", "pack", "unpack"]
+__all__ = ["MOST_BYTES", "Bundle", "Needed", "checkout", "head_of", "inside", "pack", "printable", "unpack"]
 
 # An archive above this size is refused: it is held in memory as a whole, by the launcher, the database and the worker.
 MOST_BYTES = 64 << 20
@@ -40,10 +41,11 @@ _IGNORE_FILES = (".gitignore", ".forklessignore")
 
 
 class _IgnoreRules:
-    """Patterns as in .gitignore, of one folder, applied to paths below it."""
+    """Patterns as in .gitignore, of one folder, applied to paths below it. `source` is the file that they stand in."""
 
-    def __init__(self, folder: str, lines: list[str]) -> None:
+    def __init__(self, folder: str, lines: list[str], source: str) -> None:
         self._folder = folder
+        self.source = source
         self._rules: list[tuple[bool, bool, re.Pattern[str]]] = []
         for line in lines:
             text = line.rstrip("\n\r")
@@ -92,6 +94,19 @@ def _regex(pattern: str) -> str:
 
 
 @dataclass(frozen=True)
+class Needed:
+    """A file or folder of the project that a run needs: without it, the run would have other hosts, variables or tasks, or none."""
+
+    what: str
+    path: str
+    """Relative to the project."""
+    contents: Literal["none", "entries", "all"] = "none"
+    """What of a folder's contents is needed: of one with roles each role, but not each file of it."""
+    by_choice: bool = False
+    """Whether it may be left out by .forklessignore: a run that names it itself cannot do without it. Contents always may."""
+
+
+@dataclass(frozen=True)
 class Bundle:
     """A packed project. `sha256` is that of `content`."""
 
@@ -112,8 +127,17 @@ def inside(path: str, root: str, what: str) -> str:
     return relative
 
 
-def _walk(root: str, without: frozenset[str]) -> list[tuple[str, os.stat_result]]:
+@dataclass
+class _Files:
+    """What of a project travels, and what does not, with the ignore file that leaves it out ("" for the list that always counts)."""
+
+    found: list[tuple[str, os.stat_result]]
+    left_out: dict[str, str]
+
+
+def _walk(root: str, without: frozenset[str]) -> _Files:
     found: list[tuple[str, os.stat_result]] = []
+    left_out: dict[str, str] = {}
     total = 0
 
     def visit(folder: str, rules: tuple[_IgnoreRules, ...]) -> None:
@@ -122,15 +146,21 @@ def _walk(root: str, without: frozenset[str]) -> list[tuple[str, os.stat_result]
         for name in _IGNORE_FILES:
             with (
                 contextlib.suppress(OSError),
-                open(os.path.join(place, name), encoding="utf-8", errors="replace") as file,
+                # Names of files need not be UTF-8, and a pattern is compared with them.
+                open(os.path.join(place, name), encoding="utf-8", errors="surrogateescape") as file,
             ):
-                rules = (*rules, _IgnoreRules(folder, file.readlines()))
+                rules = (*rules, _IgnoreRules(folder, file.readlines(), name))
         for name in sorted(os.listdir(place)):
             path = os.path.join(folder, name) if folder else name
             about = os.lstat(os.path.join(root, path))
             is_folder = stat.S_ISDIR(about.st_mode)
-            verdicts = [verdict for rule in rules if (verdict := rule.verdict(path, is_folder)) is not None]
-            if path in without or (verdicts and verdicts[-1]):
+            verdicts = [
+                (verdict, rule.source) for rule in rules if (verdict := rule.verdict(path, is_folder)) is not None
+            ]
+            if path in without:
+                continue
+            if verdicts and verdicts[-1][0]:
+                left_out[path] = verdicts[-1][1]
                 continue
             if not (is_folder or stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)):
                 continue  # sockets and devices
@@ -143,10 +173,65 @@ def _walk(root: str, without: frozenset[str]) -> list[tuple[str, os.stat_result]
                     raise QueueRequestError(_too_large(root, found, f"more than {_MOST_UNPACKED >> 20} MB"))
 
     try:
-        visit("", (_IgnoreRules("", list(_ALWAYS)),))
+        visit("", (_IgnoreRules("", list(_ALWAYS), ""),))
     except OSError as err:
-        raise QueueRequestError(f"the project {root} cannot be read: {err.filename}: {err.strerror}") from None
-    return found
+        raise QueueRequestError(
+            f"the project {root} cannot be read: {printable(str(err.filename))}: {err.strerror}"
+        ) from None
+    return _Files(found, left_out)
+
+
+def _check_needed(root: str, files: _Files, needed: Sequence[Needed], without: frozenset[str]) -> None:
+    """Raise if a file that the run needs is left out: a run without its inventory has no hosts, and ends as successful."""
+    travels = {path for path, _ in files.found}
+    for one in needed:
+        missing = _missing(root, one.path, travels) or _missing_in(one, files.left_out)
+        source = files.left_out.get(missing, "")
+        if not missing or missing in without or (one.by_choice and source == ".forklessignore"):
+            continue
+        raise QueueRequestError(
+            f"{one.what} {printable(one.path)} would not reach the workers: {printable(missing)} is left out by "
+            f"{source or 'the list of what never travels'}; keep it with a line !{printable(missing)} in .forklessignore"
+        )
+
+
+def _missing_in(needed: Needed, left_out: Mapping[str, str]) -> str:
+    """The first of a folder's needed contents that .gitignore leaves out; "" if there is none."""
+    below = needed.path.rstrip("/") + "/"
+    for path, source in left_out.items() if needed.contents != "none" else ():
+        # What .forklessignore names was left out for the workers, and what never travels, compiled files for example, is no loss.
+        entry = path.startswith(below) and (needed.contents == "all" or "/" not in path[len(below) :])
+        if entry and source == ".gitignore":
+            return path
+    return ""
+
+
+def _missing(root: str, path: str, travels: set[str]) -> str:
+    """The first part of a path that does not travel, or what a link on the way leads to; "" if a worker finds the path."""
+    parts = path.split("/")
+    at = ""
+    for _ in range(1000):  # links may lead in a circle
+        if not parts:
+            return ""
+        part = parts.pop(0)
+        if part in ("", "."):
+            continue
+        if part == "..":
+            at = os.path.dirname(at)
+            continue
+        at = f"{at}/{part}" if at else part
+        if at not in travels:
+            return at
+        whole = os.path.join(root, at)
+        if os.path.islink(whole):
+            parts = os.readlink(whole).split("/") + parts
+            at = os.path.dirname(at)
+    return path
+
+
+def printable(path: str) -> str:
+    """A path as text for a sentence: names of files may have bytes that are no text."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _too_large(root: str, found: list[tuple[str, os.stat_result]], size: str) -> str:
@@ -163,9 +248,16 @@ def _too_large(root: str, found: list[tuple[str, os.stat_result]], size: str) ->
     )
 
 
-def pack(root: str, *, without: frozenset[str] = frozenset(), most: int = MOST_BYTES) -> Bundle:
-    """Pack the project. `without` are paths that must not travel, such as files with passwords."""
-    found = _walk(root, without)
+def pack(
+    root: str, *, without: frozenset[str] = frozenset(), needed: Sequence[Needed] = (), most: int = MOST_BYTES
+) -> Bundle:
+    """
+    Pack the project. `without` are paths that must not travel, such as files with passwords. Raises if a file that is `needed` is left out by
+    an ignore file.
+    """
+    files = _walk(root, without)
+    _check_needed(root, files, needed, without)
+    found = files.found
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, about in found:
@@ -181,21 +273,31 @@ def pack(root: str, *, without: frozenset[str] = frozenset(), most: int = MOST_B
                     target = os.path.normpath(os.path.join(os.path.dirname(path), entry.linkname))
                     if os.path.isabs(entry.linkname) or target == ".." or target.startswith("../"):
                         raise QueueRequestError(
-                            f"{path} is a link to {entry.linkname}, outside of the project, so workers would not have it; "
+                            f"{printable(path)} is a link to {printable(entry.linkname)}, outside of the project, so workers would not have it; "
                             "name it in .forklessignore, or copy what it leads to"
                         )
                     archive.addfile(entry)
                 else:
                     with open(whole, "rb") as file:
                         content = file.read()
-                    entry.size, entry.mode = len(content), 0o755 if about.st_mode & 0o100 else 0o644
+                    entry.size, entry.mode = len(content), _mode(about.st_mode)
                     archive.addfile(entry, io.BytesIO(content))
             except OSError as err:
-                raise QueueRequestError(f"the project's file {whole} cannot be read: {err.strerror}") from None
+                raise QueueRequestError(
+                    f"the project's file {printable(whole)} cannot be read: {err.strerror}"
+                ) from None
     content = gzip.compress(plain.getvalue(), compresslevel=6, mtime=0)
     if len(content) > most:
         raise QueueRequestError(_too_large(root, found, f"{len(content) / (1 << 20):.0f} MB"))
     return Bundle(hashlib.sha256(content).hexdigest(), content, len(found))
+
+
+def _mode(mode: int) -> int:
+    """
+    A program stays one, whoever may execute it: Ansible reads an inventory that is none as text. A file of its owner alone stays so: ssh does
+    not use a key that others may read.
+    """
+    return (0o755 if mode & 0o111 else 0o644) & (0o777 if mode & 0o077 else 0o700)
 
 
 def unpack(content: bytes, sha256: str, folder: str) -> None:
@@ -227,21 +329,23 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _GIT_ENVIRONMENT = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1"}
 
 
-def _git(folder: str, *arguments: str, patience: float = 600) -> str:
+def _git(folder: str, *arguments: str, patience: float = 600, stopping: Callable[[], object] | None = None) -> str:
     try:
-        done = subprocess.run(
+        done = programs.call(
             ["git", "-c", "protocol.ext.allow=never", "-C", folder, *arguments],
-            capture_output=True, text=True, errors="replace", check=False, timeout=patience, stdin=subprocess.DEVNULL,
+            seconds=patience,
             env=dict(os.environ) | _GIT_ENVIRONMENT,
-        )  # fmt: skip
+            stopping=stopping,
+        )
     except FileNotFoundError:
         raise QueueError("the project is a git repository, and there is no program git here") from None
-    except subprocess.TimeoutExpired:
+    except OSError as err:
+        raise QueueError(f"git could not be started: {err.strerror}") from None
+    except programs.TooSlowError:
         raise QueueError(f"git {arguments[0]} did not end within {patience:.0f} s") from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise QueueError(f"git {arguments[0]} failed: {lines[-1] if lines else 'it did not say why'}")
-    return done.stdout.strip()
+    if done.code:
+        raise QueueError(f"git {arguments[0]} failed: {done.last_line() or 'it did not say why'}")
+    return done.stdout.decode("utf-8", "replace").strip()
 
 
 def head_of(folder: str) -> str:
@@ -276,13 +380,13 @@ def _check_url(url: str) -> None:
         )
 
 
-def checkout(url: str, commit: str, folder: str) -> None:
-    """Fetch one commit into `folder`, which is emptied first."""
+def checkout(url: str, commit: str, folder: str, stopping: Callable[[], object] | None = None) -> None:
+    """Fetch one commit into `folder`, which is emptied first. Raises StoppedError once `stopping()` is true."""
     _check_url(url)
     if not _COMMIT.fullmatch(commit):
         raise QueueError(f"'{commit}' is not a commit")
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder, mode=0o700)
-    _git(folder, "init", "--quiet")
-    _git(folder, "fetch", "--quiet", "--depth", "1", "--", url, commit)
-    _git(folder, "checkout", "--quiet", "--detach", "FETCH_HEAD")
+    _git(folder, "init", "--quiet", stopping=stopping)
+    _git(folder, "fetch", "--quiet", "--depth", "1", "--", url, commit, stopping=stopping)
+    _git(folder, "checkout", "--quiet", "--detach", "FETCH_HEAD", stopping=stopping)

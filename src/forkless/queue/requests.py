@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import configparser
 import getpass
 import os
 import platform
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -169,9 +170,14 @@ def _locate(spec: RunSpec, options: LaunchOptions) -> tuple[dict[str, Json], pro
             for one in given
         ]
     _check_exist(paths, root)
-    _refuse_password_files(root)
+    settings = _settings(root)
+    _refuse_password_files(root, settings)
     stay = (os.path.join(spec.cwd, os.path.expanduser(one)) for one in options.without)
-    bundle = projects.pack(root, without=frozenset(os.path.relpath(one, root) for one in stay))
+    bundle = projects.pack(
+        root,
+        without=frozenset(os.path.relpath(one, root) for one in stay),
+        needed=[*_needed(root, paths, spec.args), *_needed_by_settings(root, settings)],
+    )
     located = {
         "kind": "bundle", "sha256": bundle.sha256, "name": os.path.basename(root) or root, "home": options.home or job_store.scope_of_folder(root),
     }  # fmt: skip
@@ -186,15 +192,85 @@ def _check_exist(paths: Mapping[str, Sequence[str]], root: str) -> None:
                 raise QueueRequestError(f"{kind} {os.path.join(root, path)} does not exist")
 
 
-def _refuse_password_files(root: str) -> None:
-    """Refuse a project whose ansible.cfg names a file with a password inside of it: it would be stored as it is."""
-    import configparser
+# Folders beside a playbook that Ansible would take from elsewhere on the worker if they were left out.
+_BESIDE_PLAYBOOK = (
+    "roles", "collections", "library", "module_utils", "action_plugins", "callback_plugins", "filter_plugins", "lookup_plugins",
+    "test_plugins", "vars_plugins", "strategy_plugins", "connection_plugins", "become_plugins", "inventory_plugins", "cache_plugins",
+)  # fmt: skip
+_VARIABLES = ("group_vars", "host_vars")
+# What ansible.cfg may name: its section, its name, and what stands between several paths.
+_PATHS_OF_SETTINGS = (
+    ("defaults", "inventory", ","), ("defaults", "roles_path", ":"), ("defaults", "collections_path", ":"),
+    ("defaults", "collections_paths", ":"), ("defaults", "library", ":"), ("defaults", "module_utils", ":"),
+    ("defaults", "vault_password_file", ""), ("defaults", "playbook_dir", ""),
+    *(("defaults", name, ":") for name in _BESIDE_PLAYBOOK if name.endswith("_plugins")),
+)  # fmt: skip
 
+
+def _needed(root: str, paths: Mapping[str, Sequence[str]], args: Sequence[str]) -> list[projects.Needed]:
+    """What the run names itself, and what Ansible reads beside that."""
+    found = []
+    for kind, given in paths.items():
+        for path in given:
+            if kind == "inventory" and "," in path:
+                continue
+            found.append(projects.Needed(kind, path, contents="all" if kind == "inventory" else "none"))
+            beside = path if kind == "inventory" and os.path.isdir(os.path.join(root, path)) else os.path.dirname(path)
+            names = (*_VARIABLES, *_BESIDE_PLAYBOOK) if kind == "playbook" else _VARIABLES
+            found += [
+                projects.Needed("the folder", one, contents="all" if name in _VARIABLES else "entries", by_choice=True)
+                for name in names
+                if os.path.isdir(os.path.join(root, one := os.path.join(beside, name)))
+            ]
+    words = list(args)
+    for number, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if flag in ("-e", "--extra-vars"):
+            text = value if equals else next(iter(words[number + 1 :]), "")
+        else:
+            text = word[2:] if word.startswith("-e@") else ""
+        if text.startswith("@") and (path := _inside(root, text[1:])):
+            found.append(projects.Needed("the variables file", path))
+    return found
+
+
+def _inside(root: str, path: str) -> str:
+    """The path relative to the project, if it is something in it; otherwise ""."""
+    relative = os.path.relpath(os.path.normpath(os.path.join(root, os.path.expanduser(path))), root)
+    there = (
+        relative not in (".", "..") and not relative.startswith("../") and os.path.exists(os.path.join(root, relative))
+    )
+    return relative if there else ""
+
+
+def _settings(root: str) -> configparser.ConfigParser | None:
+    """The project's ansible.cfg; None if it cannot be read, of which Ansible will complain in the run."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read(os.path.join(root, "ansible.cfg"), encoding="utf-8")
     except (configparser.Error, UnicodeDecodeError):
-        return  # Ansible will complain about it in the run
+        return None
+    return parser
+
+
+def _needed_by_settings(root: str, settings: configparser.ConfigParser | None) -> list[projects.Needed]:
+    """ansible.cfg, and what of the project it names."""
+    found = [projects.Needed("the configuration", "ansible.cfg")] if _inside(root, "ansible.cfg") else []
+    for section, name, between in _PATHS_OF_SETTINGS if settings is not None else ():
+        assert settings is not None  # noqa: S101  # for the type checker
+        value = settings.get(section, name, fallback="").replace("{{CWD}}", root).replace("{{ CWD }}", root)
+        found += [
+            projects.Needed(f"{name} of ansible.cfg,", path, contents="all" if name == "inventory" else "entries")
+            for one in (value.split(between) if between else [value])
+            if one.strip() and (path := _inside(root, one.strip()))
+        ]
+    return found
+
+
+def _refuse_password_files(root: str, parser: configparser.ConfigParser | None) -> None:
+    """Refuse a project whose ansible.cfg names a file with a password inside of it: it would be stored as it is."""
+    if parser is None:
+        return
     entries = [
         parser.get(section, name, fallback="")
         for section, name in (
@@ -308,13 +384,14 @@ def rebuild(
     limit: str | None,
     ident: str,
     more_env: Mapping[str, str],
+    stopping: Callable[[], object] | None = None,
 ) -> RunSpec:
-    """The spec on the worker, with its secrets."""
+    """The spec on the worker, with its secrets. Raises StoppedError if `stopping()` is true before all of these are known."""
     fields: dict[str, Json] = {name: value for name, value in plain.items() if name in (*_PLAIN, "args")}
     fields |= {name: value for name, value in literal.items() if name in _SEALED}
     for field, reference in references.items():
         name, _, key = field.partition(".")
-        value = secrets.resolve(reference)
+        value = secrets.resolve(reference, stopping)
         if key:
             fields[name] = {**fields.get(name, {}), key: value}
         else:
@@ -323,8 +400,10 @@ def rebuild(
         fields = _about_job(fields, plain["job"])
     if limit is not None:
         fields["limit"] = limit
-    if more_env:
-        fields["env"] = {**fields.get("env", {}), **more_env}
+    # Ansible only warns of an inventory that it cannot read, and a run without hosts ends as successful. Who launched it had one that can be read.
+    unparsed = {"ANSIBLE_INVENTORY_UNPARSED_FAILED": "true"} if fields.get("inventory") else {}
+    if unparsed or more_env:
+        fields["env"] = {**unparsed, **fields.get("env", {}), **more_env}
     return RunSpec(**fields, cwd=cwd, ident=ident)
 
 

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import importlib.resources
 import logging
 import os
+import re
 import zoneinfo
 from typing import TYPE_CHECKING
 
@@ -23,14 +26,64 @@ log = logging.getLogger("forkless.worker")
 
 
 def local_zone() -> str:
-    """The name of this machine's time zone; UTC if it has none."""
-    path = os.path.realpath("/etc/localtime")
-    name = os.environ.get("TZ", "").lstrip(":") or path.partition("zoneinfo/")[2]
+    """
+    The name of this machine's time zone, by TZ and /etc/localtime; UTC if neither says anything. Raises QueueRequestError if there is a
+    time zone that has no name: a schedule by another clock would run at the wrong hour.
+    """
+    if "TZ" not in os.environ:
+        return _zone_of_file(_LOCAL_TIME) if os.path.exists(_LOCAL_TIME) else "UTC"
+    given = os.environ["TZ"].lstrip(":") or "UTC"  # an empty TZ is UTC to the C library
+    if os.path.isabs(given):
+        return _zone_of_file(given)
+    if _is_zone(given):
+        return given
+    if fixed := _FIXED.fullmatch(given):
+        hours, minutes = int(fixed.group(2)), int(fixed.group(3) or 0)
+        sign = "-" if fixed.group(1) == "-" else "+"
+        if not minutes and _is_zone(name := f"Etc/GMT{sign}{hours}" if hours else "UTC"):
+            return name
+    raise QueueRequestError(f"the time zone of TZ='{given}' has no name; say which one you mean, like Europe/Berlin")
+
+
+_LOCAL_TIME = "/etc/localtime"
+# POSIX's form without summer time, as in UTC+3 or <+03>-3. Its sign is that of Etc/GMT+3: hours that are to be added for UTC.
+_FIXED = re.compile(r"(?:[A-Za-z]{3,}|<[+-]?\w+>)([+-]?)(\d{1,2})(?::?(\d\d))?")
+
+
+def _is_zone(name: str) -> bool:
     try:
         zoneinfo.ZoneInfo(name)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
-        return "UTC"
-    return name or "UTC"
+        return False
+    return True
+
+
+def _zone_of_file(path: str) -> str:
+    """The name of the zone that a file describes: by where it lies, else by its content."""
+    name = os.path.realpath(path).partition("zoneinfo/")[2].removeprefix("posix/")
+    if name and _is_zone(name):
+        return name
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as err:
+        raise QueueRequestError(
+            f"the time zone in {path} cannot be read: {err.strerror}; name one, like Europe/Berlin"
+        ) from None
+    for name in sorted(zoneinfo.available_timezones(), key=lambda one: ("/" not in one, one)):
+        if _content_of(name) == content:
+            return name
+    raise QueueRequestError(f"the time zone in {path} has no name; say which one you mean, like Europe/Berlin")
+
+
+def _content_of(name: str) -> bytes | None:
+    """The file of a zone, from where zoneinfo has it: the system, else the package tzdata."""
+    for place in zoneinfo.TZPATH:
+        with contextlib.suppress(OSError), open(os.path.join(place, name), "rb") as file:
+            return file.read()
+    with contextlib.suppress(ImportError, OSError):
+        return importlib.resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).read_bytes()
+    return None
 
 
 def next_time(cron: str, zone: str, after: dt.datetime | None = None) -> dt.datetime:

@@ -13,15 +13,15 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import uuid
 from typing import TYPE_CHECKING
 
+from forkless.queue import programs
 from forkless.queue.embedded import state_folder
 from forkless.queue.errors import QueueError, QueueRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = [
     "KEY_VARIABLE",
@@ -53,8 +53,11 @@ def check_reference(value: str) -> str:
     return value
 
 
-def resolve(reference: str) -> str:
-    """Resolve the reference on this machine and return the value. An error message never contains the value."""
+def resolve(reference: str, stopping: Callable[[], object] | None = None) -> str:
+    """
+    Resolve the reference on this machine and return the value. An error message never contains the value. Raises StoppedError once
+    `stopping()` is true while a command runs.
+    """
     found = _REFERENCE.fullmatch(reference)
     if found is None:
         raise QueueError("a reference to a secret is env:NAME, file:PATH or cmd:COMMAND")
@@ -72,19 +75,17 @@ def resolve(reference: str) -> str:
                 f"the secret {reference} cannot be read on the worker: {getattr(err, 'strerror', None) or 'not text'}"
             ) from None
     try:
-        done = subprocess.run(
-            ["/bin/sh", "-c", what],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_PATIENCE,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as err:
-        raise QueueError(f"the command of a secret failed on the worker: {type(err).__name__}") from None
-    if done.returncode:
-        raise QueueError(f"the command of a secret failed on the worker with exit status {done.returncode}")
-    return done.stdout.rstrip("\r\n")
+        done = programs.call(["/bin/sh", "-c", what], seconds=_PATIENCE, stopping=stopping)
+    except programs.TooSlowError:
+        raise QueueError(f"the command of a secret did not end within {_PATIENCE} s on the worker") from None
+    except OSError as err:
+        raise QueueError(f"the command of a secret could not be started on the worker: {err.strerror}") from None
+    if done.code:
+        raise QueueError(f"the command of a secret failed on the worker with exit status {done.code}")
+    try:
+        return done.stdout.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise QueueError("the command of a secret printed something that is not text in UTF-8") from None
 
 
 # -- sealing ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ ansible-playbook as JSON on stdin and the answer as JSON on stdout. Nothing is r
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -57,24 +58,20 @@ def _on_localhost(inventory: InventoryManager, pattern: object) -> bool:
     return all(getattr(host, "implicit", False) or host.name in _LOCAL for host in hosts)
 
 
-def _of_play(play: Play, folders: list[str], values: Values) -> Iterator[tuple[str, str]]:
-    """What stands against slices of one play: file with line, and why."""
+def _of_play(play: Play, roles: dict[str, Role], values: Values) -> Iterator[tuple[str, str]]:
+    """What stands against slices of one play: file with line, and why. Its roles are added to `roles`."""
     where = play.get_path()
     for reason in across_hosts.of_play(play):
         yield where, reason
     given = (play.get_vars(), [(one.get_default_vars(), one.get_vars()) for one in play.roles])
     if reason := across_hosts.of_text(repr(given), values):
         yield where, reason
-    roles: dict[str, Role] = {}
     for block in _blocks(play):
         for task in _tasks(block):
             if reason := across_hosts.why_not(task, play, values):
                 yield task.get_path(), reason
             if task._role is not None:
                 roles[str(task._role._role_path)] = task._role
-    for role in roles.values():
-        yield from across_hosts.of_role(role, values)
-    yield from across_hosts.of_files(across_hosts.files_of_play(folders, play), values)
 
 
 def _of_command(plays: int) -> Iterator[tuple[str, str]]:
@@ -130,10 +127,17 @@ def examine(argv: list[str]) -> dict[str, object]:
                     if _INCLUDES.fullmatch(str(task.action)):
                         unseen.append(task.get_path())
     # Only now: a task may read what a later play sets, in the next round of a loop over hosts.
+    roles: dict[str, Role] = {}
+    files: dict[str, None] = {}  # each once, however many plays have it
     for folder, play in plays:
-        for where, why in _of_play(play, list(dict.fromkeys([folder, *beside])), values):
+        for where, why in _of_play(play, roles, values):
             against.setdefault(where, why)
-    for where, why in _of_command(len(plays)):
+        files |= dict.fromkeys(across_hosts.files_of_play(list(dict.fromkeys([folder, *beside])), play))
+    for where, why in itertools.chain(
+        *(across_hosts.of_role(role, values) for role in roles.values()),
+        across_hosts.of_files(files, values),
+        _of_command(len(plays)),
+    ):
         against.setdefault(where, why)
     return {
         "hosts": list(hosts),
