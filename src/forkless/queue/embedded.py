@@ -321,8 +321,10 @@ class EmbeddedServer:
             log.warning(
                 "process %d is not the embedded PostgreSQL in %s, which was not stopped properly", pid, self.folder
             )
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(self._data, "postmaster.pid"))
+            # The socket, on which nobody listens, has a file with the same number.
+            for left in (os.path.join(self._data, "postmaster.pid"), os.path.join(self._socket, ".s.PGSQL.5432.lock")):
+                with contextlib.suppress(OSError):
+                    os.unlink(left)
 
     def _private_folder(self, path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
