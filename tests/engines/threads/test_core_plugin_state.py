@@ -150,15 +150,23 @@ return ["first"]
 
 
 def test_a_run_after_one_with_a_tree_writes_no_tree(project, tmp_path):
-    forkless.run(**ad_hoc(project, "one", "--tree", str(tmp_path / "one")))
+    env = {"HOME": str(tmp_path / "home")}  # for both: another HOME would be another configuration
+    os.mkdir(env["HOME"])
+    forkless.run(**ad_hoc(project, "one", "--tree", str(tmp_path / "one")), env=env)
     (tmp_path / "one" / "h1").unlink()
-    home = tmp_path / "home"
-    home.mkdir()
-    result = project.run("- debug: {msg: hi}\n", limit="h1", env={"HOME": str(home)})
+    result = project.run("- debug: {msg: hi}\n", limit="h1", env=env)
     assert result.rc == 0, result.stdout
     assert not os.listdir(tmp_path / "one")
-    assert not (home / ".ansible" / "tree").exists()
-    assert "tree callback" not in result.stdout
+    assert not (tmp_path / "home" / ".ansible" / "tree").exists()
+
+
+def test_a_tree_that_the_configuration_names_is_used_after_one_of_the_command_line(project, tmp_path):
+    env = {"ANSIBLE_CALLBACKS_ENABLED": "tree", "ANSIBLE_CALLBACK_TREE_DIR": str(tmp_path / "configured")}
+    forkless.run(**ad_hoc(project, "one", "--tree", str(tmp_path / "one")), env=env)
+    result = project.run("- debug: {msg: two}\n", limit="h1", env=env)
+    assert result.rc == 0, result.stdout
+    assert "one" in (tmp_path / "one" / "h1").read_text()
+    assert "two" in (tmp_path / "configured" / "h1").read_text()
 
 
 @pytest.fixture
