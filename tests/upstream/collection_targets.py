@@ -229,6 +229,7 @@ _NOISE = (
     (re.compile(r"\d{10,}(?:\.\d+)?"), "N"),
     (re.compile(r"0:00:\d\d\.\d+|\d+\.\d{3,}"), "N"),
     (re.compile(r"bin-(?:stock|forkless)"), "bin"),
+    (re.compile(r"""(["']dev["']: )\d+"""), r"\1N"),  # of the root that each run gets: the kernel numbers them
 )
 
 
