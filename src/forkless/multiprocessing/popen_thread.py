@@ -9,6 +9,7 @@ import threading
 from multiprocessing import process as stdlib_process
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from forkless.core import thread_exception
 from forkless.multiprocessing import bootstrap, transfer
 from forkless.multiprocessing.process_state import ProcessState, current_state
 from forkless.multiprocessing.stdlib import context, util
@@ -70,7 +71,7 @@ class Popen:
         child = _ThreadChild(self.state, self._stopper, name, receive)
         # Not threading.Thread: at exit the interpreter must not join a thread that cannot be stopped. A daemon Thread
         # would avoid that, but the threads that the child starts would inherit the flag.
-        self._stopper.thread_started(_thread.start_new_thread(child, ()), name)
+        self._stopper.thread_started(thread_exception.starting(child.start), name)
 
 
 class ForkPopen(Popen):
@@ -151,11 +152,23 @@ class _ThreadChild:
         self._stopper = stopper
         self._name = name
         self._receive = receive
+        self._begun = _thread.allocate_lock()
+
+    def start(self) -> int:
+        """
+        Start the thread and return its ident when it has begun: nobody can stop it before, and an error that is sent to the calling thread
+        could hit it (see `thread_exception`).
+        """
+        self._begun.acquire()
+        ident = _thread.start_new_thread(self, ())
+        self._begun.acquire()
+        return ident
 
     def __call__(self) -> None:
         thread = None
         code = 1
         try:
+            self._begun.release()
             if not self._stopper.signal:
                 thread = _ThreadOfChild(self._state)
                 code = self._live()

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import itertools
 import os
 import threading
 import time
 from multiprocessing import process as stdlib_process
 from typing import TYPE_CHECKING, Any
+
+from forkless.core import thread_exception
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,14 +163,17 @@ def current_state() -> ProcessState:
 
 
 def inherit_state(start: Callable[..., object]) -> object:
-    """Return a Thread.start that gives the new thread the ProcessState of the thread that starts it."""
+    """
+    Return a Thread.start that gives the new thread the ProcessState of the thread that starts it. A child is stopped before or after it, not
+    within.
+    """
 
     def start_in_this_state(self: threading.Thread) -> None:
         state = current_state()
         if state is not MAIN:
             state.started_threads = True
             self._forkless_state = state  # type: ignore[attr-defined]
-        start(self)
+        thread_exception.starting(functools.partial(start, self))
 
     return start_in_this_state
 

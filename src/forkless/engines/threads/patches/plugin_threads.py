@@ -14,6 +14,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING
 
+from forkless.core import thread_exception
 from forkless.core.run_context import entered
 from forkless.engines.threads import context
 
@@ -31,7 +32,9 @@ _OURS = "forkless-"
 
 
 def thread_start(original: Callable[..., object], _site: str) -> object:
-    """`Thread.start`: the new thread belongs to the run of the thread that starts it."""
+    """
+    `Thread.start`: the new thread belongs to the run of the thread that starts it. The starter is interrupted before or after it, not within.
+    """
     from concurrent.futures import thread as pools
 
     @functools.wraps(original)
@@ -40,14 +43,17 @@ def thread_start(original: Callable[..., object], _site: str) -> object:
         # A thread of an executor works for the run that submitted each item.
         serves_pool = getattr(thread, "_target", None) is pools._worker
         if run_context is None or thread.name.startswith(_OURS):
-            original(thread)
+            thread_exception.starting(functools.partial(original, thread))
             return
         run = _serve if serves_pool else _run
         vars(thread)["run"] = functools.partial(run, thread, run_context, worker, thread.run)
         try:
-            original(thread)
-        except BaseException:  # the thread was started before, or the system allows no more: restore its `run`
-            vars(thread).pop("run", None)
+            thread_exception.starting(functools.partial(original, thread))
+        except BaseException:
+            if (
+                thread.ident is None
+            ):  # the system allows no more threads, or the starter was interrupted before: restore its `run`
+                vars(thread).pop("run", None)
             raise
 
     return start

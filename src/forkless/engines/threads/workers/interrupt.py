@@ -166,7 +166,8 @@ class Interrupt:
                     if not self._shielded.get(ident):
                         thread_exception.send(ident, error)
                 for ident in threads:
-                    if ident != threading.get_ident() and not self._shielded.get(ident):
+                    spared = self._shielded.get(ident) or thread_exception.is_starting(ident)
+                    if ident != threading.get_ident() and not spared:
                         unblock(ident)
             children = list(self._children)
             closers = list(self._closers)
