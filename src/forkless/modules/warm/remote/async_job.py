@@ -81,6 +81,9 @@ def fork_in_place_of(command: list[str], shows: CommandLine, start_module: Calla
             if args[-1] != os.fsencode(command[-1]):
                 super()._execute_child(args, *more)
                 return
+            # The group that async_wrapper's supervisor kills when the time is over. The supervisor makes it too, but may be late: the
+            # module, and what it has started by then, would stay in the old group and outlive the time limit.
+            os.setpgid(0, 0)
             names = popen._execute_child.__code__.co_varnames[2:]  # type: ignore[attr-defined]
             given = dict(zip(names, more))  # noqa: B905  # the names of local variables follow
             ends = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
