@@ -17,6 +17,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from forkless.core.process_tree import OF_WHOLE_RUN
 from forkless.modules.warm.interpreter import NotStartedError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class ProgramChannel:
             )
         except OSError as err:
             raise NotStartedError(str(err)) from err
+        OF_WHOLE_RUN.add(self._child.pid)
         self._thread: threading.Thread | None = None
 
     def begin(self, text: bytes, *, become: Any, password: bytes | None, verdict: float, greeting: float) -> None:
@@ -169,3 +171,5 @@ class ProgramChannel:
         child.stdout.close()
         if child.stderr is not None:
             child.stderr.close()
+        if child.returncode is not None:
+            OF_WHOLE_RUN.discard(child.pid)

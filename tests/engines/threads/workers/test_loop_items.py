@@ -6,8 +6,12 @@ from __future__ import annotations
 import re
 import shutil
 import time
+import types
 
 import pytest
+
+from forkless.engines.threads.workers import loop_items
+from forkless.engines.threads.workers.interrupt import WorkerStopped
 
 pytestmark = [pytest.mark.spawns, pytest.mark.matrix]
 
@@ -165,3 +169,25 @@ def test_a_stop_ends_the_items_that_are_being_executed(project):
     run.cancel()
     assert str(run.wait().status) == "canceled"
     assert not (project.folder / "after").exists()
+
+
+class JustStarted:
+    """A worker of a loop whose start is the last that the task's own worker does before it is interrupted."""
+
+    def __init__(self):
+        self.state, self.at_end, self.ended = {}, [], False
+
+    def start(self):
+        raise WorkerStopped
+
+    def terminate(self):
+        self.ended = True
+
+
+def test_a_worker_that_has_just_been_started_ends_with_the_task():
+    other = JustStarted()
+    executor = types.SimpleNamespace(_execute=None, _final_q=None, _connection=None)
+    worker = types.SimpleNamespace(for_items=lambda _queue: other)
+    with pytest.raises(WorkerStopped):
+        loop_items._collect_items(executor, worker, [1, 2], 2, lambda: None)
+    assert other.ended

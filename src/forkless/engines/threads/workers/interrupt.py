@@ -16,14 +16,14 @@ import signal
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from forkless.core import thread_exception
-from forkless.core.process_tree import ProcessTree
+from forkless.core.process_tree import ProcessTree, children_of_thread, wait_for_end
 from forkless.engines.threads.workers.unblock import unblock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["Interrupt", "WorkerStopped", "wait_for_ended_groups"]
 
@@ -46,6 +46,8 @@ class Interrupt:
         self._members: dict[int, int] = {}  # threads that a plugin started, with the number of times each has joined
         self._deaf: set[int] = set()  # members that are sent no exception
         self._children: dict[subprocess.Popen[bytes], int] = {}  # each with the thread that started it
+        # For each thread the kernel's number, and the children that it had before: only a library knows of those that it starts itself.
+        self._numbers: dict[int, tuple[int, set[int]]] = {}
         self._closers: list[Callable[[], None]] = []
         self._sent: type[BaseException] | None = None
         self._alarm: object | None = None
@@ -66,6 +68,7 @@ class Interrupt:
         """Make the calling thread the worker's thread. Raises the exception if the worker was interrupted before it began."""
         with self._lock:
             self._thread = threading.get_ident()
+            self._number_thread()
             early = self._sent
         if early is not None:
             raise early
@@ -77,10 +80,14 @@ class Interrupt:
             self._over = True
             if self._sent is not None:
                 thread_exception.take_back()
+            started = self._started_by_libraries([me]) if self._sent is not None and me is not None else []
+            self._numbers.pop(me or 0, None)
             children = [child for child, starter in self._children.items() if starter == me or not self._members]
             for child in children:
                 del self._children[child]
             self._closers.clear()
+        # Started by a library after the interrupt, or at that very moment.
+        end_groups(started)
         for child in children:
             # A forked worker that ended normally left its children running. They are not ended here either: the child is only
             # reaped if it has ended, and its pipes are closed because no thread reads them any more.
@@ -89,6 +96,24 @@ class Interrupt:
                 if pipe is not None:
                     with contextlib.suppress(OSError):
                         pipe.close()
+
+    def _number_thread(self) -> None:
+        """Note the children that the calling thread has already. Called with the lock held."""
+        # Not on the main thread of a command: it has children that prompt a person, and others that are not a task's.
+        if self.own_groups:
+            number = threading.get_native_id()
+            self._numbers[threading.get_ident()] = number, children_of_thread(number)
+
+    def _started_by_libraries(self, idents: list[int]) -> list[_LibraryChild]:
+        """The children that these threads have started for the worker, and that are not registered here. Called with the lock held."""
+        registered = {child.pid for child in self._children}
+        found: set[int] = set()
+        for ident in idents:
+            if self._shielded.get(ident):  # it is starting a child, which it registers
+                continue
+            number, before = self._numbers.get(ident, (0, set()))
+            found |= children_of_thread(number) - before
+        return [_LibraryChild(pid) for pid in found - registered]
 
     @property
     def has_members(self) -> bool:
@@ -114,8 +139,11 @@ class Interrupt:
             if self._sent is not None:
                 raise self._sent
             self._members[ident] = self._members.get(ident, 0) + 1
+            if ident not in self._numbers:
+                self._number_thread()
             if service:
                 self._deaf.add(ident)
+        started: list[_LibraryChild] = []
         try:
             yield
         finally:
@@ -126,6 +154,10 @@ class Interrupt:
                     self._deaf.discard(ident)
                     if self._sent is not None:
                         thread_exception.take_back()
+                        started = self._started_by_libraries([ident])
+                    if ident != self._thread:
+                        self._numbers.pop(ident, None)
+            end_groups(started)
 
     @contextlib.contextmanager
     def hearing(self) -> Iterator[None]:
@@ -159,6 +191,8 @@ class Interrupt:
         with self._lock:
             if (self._over and not self._members) or (alarm is not None and alarm is not self._alarm):
                 return False
+            if alarm is not None and self._sent is not None and not self._by_alarm:
+                return False  # the worker must stop: a plugin may catch the error of an alarm, and would go on
             self._sent, self._by_alarm = error, alarm is not None
             if send:
                 threads = [*self._members.keys() - self._deaf, *([] if self._thread is None else [self._thread])]
@@ -169,7 +203,7 @@ class Interrupt:
                     spared = self._shielded.get(ident) or thread_exception.is_starting(ident)
                     if ident != threading.get_ident() and not spared:
                         unblock(ident)
-            children = list(self._children)
+            children: list[_Child] = [*self._children, *self._started_by_libraries(list(self._numbers))]
             closers = list(self._closers)
             self._wake.notify_all()
         end_groups(children)
@@ -270,13 +304,33 @@ class Interrupt:
                     self._closers.remove(close)
 
 
+class _LibraryChild:
+    """A child of this process of which only its number is known. It is in the program's process group, or in one of its own."""
+
+    leads_group = False
+    tree: ProcessTree
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float) -> None:
+        """Reap the child, unless the library does. It is a zombie until then."""
+        if wait_for_end(self.pid, timeout):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, os.WNOHANG)
+
+
+_Child: TypeAlias = "subprocess.Popen[bytes] | _LibraryChild"
+
+
 def _close(closers: list[Callable[[], None]]) -> None:
     for close in closers:
         with contextlib.suppress(Exception):  # the channel may be closed already
             close()
 
 
-def end_groups(children: list[subprocess.Popen[bytes]]) -> None:
+def end_groups(children: Sequence[_Child]) -> None:
     """End children and their descendants: by process group where the child leads one (`WorkerPopen.leads_group`), else by tree."""
     alive = [child for child in children if child.returncode is None and _kill(child, signal.SIGTERM)]
     if alive:
@@ -305,7 +359,7 @@ def _in_thread(work: Callable[[], None], name: str) -> None:
         see_to_it()
 
 
-def _see_to_the_end(children: list[subprocess.Popen[bytes]]) -> None:
+def _see_to_the_end(children: list[_Child]) -> None:
     """Send SIGKILL after 0.3 s to what is left of each group, even if its leader has ended, and reap the children."""
     deadline = time.monotonic() + 0.3
     while time.monotonic() < deadline and any(child.returncode is None for child in children):
@@ -327,7 +381,7 @@ def wait_for_ended_groups() -> None:
         ended.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _kill(child: subprocess.Popen[bytes], number: signal.Signals) -> bool:
+def _kill(child: _Child, number: signal.Signals) -> bool:
     if not getattr(child, "leads_group", True):
         return _kill_tree(child, number)
     try:
@@ -337,14 +391,14 @@ def _kill(child: subprocess.Popen[bytes], number: signal.Signals) -> bool:
     return True
 
 
-def _kill_tree(child: subprocess.Popen[bytes], number: signal.Signals) -> bool:
+def _kill_tree(child: _Child, number: signal.Signals) -> bool:
     """Signal a child that is in the program's process group, and for SIGKILL its descendants."""
     if child.returncode is not None:
         return False
     tree: ProcessTree | None = getattr(child, "tree", None)
     if tree is None:
         # Scanned before the first signal: once the child has ended, its descendants cannot be found by parent id.
-        tree = child.tree = ProcessTree(child.pid)  # type: ignore[attr-defined]
+        tree = child.tree = ProcessTree(child.pid)  # type: ignore[union-attr]
     if number == signal.SIGKILL:
         tree.kill()
     else:

@@ -251,12 +251,15 @@ def _collect_items(
             other.state[_SHARE] = share
             other.at_end.append(functools.partial(share.leave, other))
             share.join(other)
+            others.append(
+                other
+            )  # before it starts: an exception that is sent to this thread may be raised as soon as it has
             try:
                 other.start()
             except RuntimeError:  # the thread limit is reached: those that there are do the work
+                others.remove(other)
                 share.leave(other)
                 break
-            others.append(other)
         result = loop()
         for other in others:
             while other.is_alive():
