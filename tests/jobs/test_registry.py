@@ -384,6 +384,22 @@ def test_the_second_to_claim_finds_the_job_of_the_first(registry):
     assert (found.state, found.ansible_job_id, found.async_dir) == (jobs.SAVED, "j1.1", slot)
 
 
+@pytest.mark.parametrize("hosts", [["web1"], ["web1", "web2"]])
+def test_a_claim_that_the_store_refuses_for_ever_is_an_error_in_one_sentence(registry, monkeypatch, hosts):
+    """Nobody else writes: a full disk has left something in the place of the next revision."""
+    asked = []
+
+    def refuse(stem, revision, body):
+        asked.append(revision)
+        assert len(asked) < 1000, "it is tried again for ever"
+        raise ConflictError("somebody was first")
+
+    monkeypatch.setattr(registry.store, "append", refuse)
+    play = jobs.Play("this", frozenset(hosts)) if len(hosts) > 1 else None
+    with pytest.raises(StoreError, match=r"could not be claimed: the store refused .* See whether its disk is full"):
+        registry.claim(KEY, claimant="one", play=play)
+
+
 def test_a_claim_of_someone_else_is_waited_for_and_then_an_error(registry, clock, stranger):
     stranger("elsewhere")
     registry.claim(KEY, lease=100)

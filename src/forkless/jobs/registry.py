@@ -45,6 +45,27 @@ _KEPT_FORGOTTEN = 86400.0
 _TRIES = 20
 
 
+class _Refusals:
+    """
+    Counts writes that the store refused although nobody has written since: after a full disk it may have an entry that cannot be read, and
+    refuses for ever what would come in its place.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+        self._seen: dict[tuple[Key, int], int] = {}
+
+    def count(self, old: Record | None) -> None:
+        """A write after `old` was refused. StoreError if that has happened too often."""
+        revision = (self._key, 0) if old is None else (old.key, old.revision)
+        self._seen[revision] = self._seen.get(revision, 0) + 1
+        if self._seen[revision] > _TRIES:
+            raise StoreError(
+                f"{self._key} could not be claimed: the store refused {_TRIES} writes, and nobody else has written meanwhile. "
+                "Nothing was started. See whether its disk is full and who may write to it."
+            )
+
+
 class JobRegistry:
     """The jobs in one store. It keeps no state of its own: every call reads the store."""
 
@@ -276,6 +297,7 @@ class JobRegistry:
             pause=self._pause,
             deadline=self._steady() + (wait if wait is not None else lease + 30),
         ) as waiting:
+            refused = _Refusals(key)
             while True:
                 old = self.newest(key)
                 if old is not None and _is_started(old) and not _same(old, instead_of):
@@ -286,11 +308,14 @@ class JobRegistry:
                         try:
                             return self._append(new, old)
                         except ConflictError:
+                            refused.count(old)
                             continue
                     if not waiting.is_over(old.claim):
                         waiting.pause(old.claim, old, key)
                         continue
-                if play is not None and not self._announced(key, play, old, waiting, lease=lease, may_wait=wait != 0):
+                if play is not None and not self._announced(
+                    key, play, old, waiting, refused, lease=lease, may_wait=wait != 0
+                ):
                     continue
                 elsewhere = self._elsewhere(key)
                 if elsewhere is not None and not _same(elsewhere, instead_of):
@@ -307,10 +332,19 @@ class JobRegistry:
                 try:
                     return self._append(new, old)
                 except ConflictError:
+                    refused.count(old)
                     continue  # another controller was first: read its revision
 
     def _announced(
-        self, key: Key, play: Play, job: Record | None, waiting: waits.Wait, *, lease: float, may_wait: bool
+        self,
+        key: Key,
+        play: Play,
+        job: Record | None,
+        waiting: waits.Wait,
+        refused: _Refusals,
+        *,
+        lease: float,
+        may_wait: bool,
     ) -> bool:
         """
         Write down that the play is about to claim the name on this host. False if it had to wait for another play, or
@@ -331,6 +365,7 @@ class JobRegistry:
             try:
                 self._append(new, old)
             except ConflictError:
+                refused.count(old)
                 self._pause(waits.LOOK_AGAIN * random.random())  # noqa: S311  # all hosts of a play write to this record
                 return False
         return True
