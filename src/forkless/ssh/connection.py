@@ -46,6 +46,12 @@ class HostConnection:
         self._streams: dict[Stream, Callable[[], bool]] = {}
         self._no_streams = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no Link, command or stream uses the connection, so that closing it disturbs nobody."""
+        is_opening = self._opening is not None and not self._opening.done()
+        return not (self.leases or self._channels or self._streams or is_opening)
+
     async def connection(self, attempts: int = 1) -> Any:
         """Return the live connection, opening it if needed. Concurrent callers share one attempt to open it."""
         if self._closed:

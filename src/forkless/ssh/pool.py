@@ -14,6 +14,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from forkless.core import platform
 from forkless.core.run_context import SCOPE, BareRun, entered
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["RUN", "Link", "close_all", "kept", "reset"]
 
 T = TypeVar("T")
+
+# Connections that are kept in any case.
+_FEWEST = 8
 
 
 class _RunVariable:
@@ -128,6 +132,8 @@ class Link:
     async def _host(self) -> HostConnection:
         from forkless.ssh.connection import HostConnection
 
+        if self._key not in _pool.hosts:
+            await _make_room()
         host = _pool.hosts.get(self._key)
         if host is None:
             host = _pool.hosts[self._key] = HostConnection(self.settings)
@@ -206,6 +212,8 @@ class Link:
         if host.leases <= 0 and self.run not in _pool.kept:
             del _pool.hosts[self._key]
             await host.close()
+        else:
+            _pool.hosts[self._key] = _pool.hosts.pop(self._key)  # the last one in order: used last
 
     def close(self) -> None:
         if self._held and _pool.loop is not None:
@@ -222,6 +230,21 @@ class Link:
 
         if _pool.loop is not None:
             _pool.call(work())
+
+
+async def _make_room() -> None:
+    """
+    Close idle connections, those used least recently first, if there are as many as this process can afford: a run may have more hosts
+    than the process may open files. Called on the loop before a connection is added.
+    """
+    import asyncio
+
+    limit = platform.open_files_limit()
+    if limit is None:
+        return
+    above = len(_pool.hosts) + 1 - max(_FEWEST, limit // 4)
+    idle = [key for key, host in _pool.hosts.items() if host.is_idle][: max(0, above)]
+    await asyncio.gather(*(host.close() for host in [_pool.hosts.pop(key) for key in idle]))
 
 
 def reset(settings: Settings) -> None:
