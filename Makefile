@@ -16,7 +16,7 @@ ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/ssl/cert.pem /etc/pki/
 export UV_SYSTEM_CERTS ?= 1
 endif
 
-.PHONY: help demo test coverage prepare environments lint docs dist changelog bench matrix upstream upstream-fast upstream-collections upstream-tools upstream-mp upstream-runner upstream-network network soak faults collection clean
+.PHONY: help demo test main pairs coverage prepare lint docs dist changelog bench matrix upstream upstream-fast upstream-collections upstream-tools upstream-mp upstream-runner upstream-network network soak faults collection clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -34,15 +34,21 @@ demo: $(VENV)/.ready  ## see it work, in under a minute
 
 test: $(VENV)/.ready  ## run all the tests
 	@echo "checking style and types, and preparing what the tests need ..."
-	@$(MAKE) --no-print-directory -j3 lint prepare environments
-	@echo "testing, $(TEST_WORKERS) at a time ..."
+	@$(MAKE) --no-print-directory -j2 lint prepare
+	@echo "testing, $(TEST_WORKERS) at a time, and the other Pythons and ansible-cores beside them ..."
 	@mkdir -p .cache/coverage
 	@rm -f .cache/passed-alone
+	@$(MAKE) --no-print-directory -j2 --keep-going main pairs; code=$$?; cat .cache/pairs.log; exit $$code
+	@! test -e .cache/passed-alone || cat .cache/passed-alone
+
+main: $(VENV)/.ready
 	@$(BIN)/python tests/run_tests.py --workers $(TEST_WORKERS) --durations=25 --durations-min=3 $(COVER)
 	@$(if $(COVER),echo "lines that the tests reached; the files with most that they did not:" && $(REPORT),echo "coverage: from Python 3.12 on, or with make coverage")
-	@echo "testing the other Pythons and ansible-cores ..."
-	@$(BIN)/nox -s matrix
-	@! test -e .cache/passed-alone || cat .cache/passed-alone
+
+# At the same time as the tests of the default pair: both wait, for downloads and for their last tests, while the other computes. With half as
+# many tests at a time, so the default pair, which takes longer, gets most of the machine. The output is shown after its own.
+pairs: $(VENV)/.ready
+	@TEST_WORKERS=$$((($(TEST_WORKERS) + 1) / 2)) $(BIN)/nox -s matrix > .cache/pairs.log 2>&1
 
 coverage: $(VENV)/.ready  ## which lines the tests reach, on any Python (slower on 3.11)
 	@$(BIN)/python tests/prepare.py
@@ -52,11 +58,6 @@ coverage: $(VENV)/.ready  ## which lines the tests reach, on any Python (slower 
 
 prepare: $(VENV)/.ready
 	@$(BIN)/python tests/prepare.py
-
-# The virtual environments of the pairs: mostly downloads, so they are made while mypy computes.
-environments: $(VENV)/.ready
-	@mkdir -p .cache
-	@$(BIN)/nox -s environments > .cache/environments.log 2>&1 || { cat .cache/environments.log; exit 1; }
 
 lint: $(VENV)/.ready
 	@$(BIN)/ruff check --quiet .

@@ -192,12 +192,6 @@ def _short_matrix(session: nox.Session) -> Iterator[tuple[str, Interpreter, str,
 
 
 @nox.session(python=False)
-def environments(session: nox.Session) -> None:
-    """The virtual environments of `nox -s matrix`. `make test` makes them while the types are checked."""
-    list(_short_matrix(session))
-
-
-@nox.session(python=False)
 def matrix(session: nox.Session) -> None:
     """What depends on the versions: on every ansible-core, more of it on the oldest and the newest, and on the newest Python that is here."""
     # Several pairs at a time, two tests of each: so one pair's tests run while another pair starts, or waits for its last test.
