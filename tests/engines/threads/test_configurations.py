@@ -254,6 +254,14 @@ def test_what_ansible_says_of_its_configuration_is_said_in_every_run(projects, c
     assert "world writable" not in capfd.readouterr().err
 
 
+def test_a_deprecated_setting_is_told_of_once_in_every_run(projects):
+    """ansible-core tells of it when it is imported, and again when the setting is read, unless it remembers that."""
+    project = projects("told")
+    project.write("ansible.cfg", "[defaults]\njinja2_extensions = jinja2.ext.do\n")
+    counts = [project.run(NAME, limit="h1").stdout.count("JINJA2_EXTENSIONS") for _ in range(2)]
+    assert counts == [1, 1]
+
+
 def test_runs_at_once_are_both_told_of_their_configuration(projects):
     project = projects("told")
     project.write("ansible.cfg", "[defaults]\nforks = 3\n")

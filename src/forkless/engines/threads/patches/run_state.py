@@ -86,6 +86,19 @@ def fresh_like_outside(name: str) -> Callable[[object], object]:
     return fresh
 
 
+def copy_of_outside(name: str) -> Callable[[object], object]:
+    """
+    Start with what ansible-core has said of its configuration while it was imported: each run repeats that, and must not say it again when a plugin
+    reads the setting.
+    """
+
+    def fresh(thing: object) -> object:
+        outside = thing.__dict__.get(name)
+        return copy.copy(outside) if isinstance(outside, set | dict | list) else set()
+
+    return fresh
+
+
 def per_run(fresh: Callable[[object], object], *, by_worker: bool = False) -> Callable[[object, str], object]:
     """A stand-in that replaces a class's attribute by a PerRun."""
 

@@ -225,19 +225,19 @@ SEAMS: tuple[Seam, ...] = (
     Seam(
         f"{_DISPLAY}._warns",
         "said once in each run",
-        run_state.per_run(run_state.fresh_like_outside("_warns"), by_worker=True),
+        run_state.per_run(run_state.copy_of_outside("_warns"), by_worker=True),
         optional=True,
     ),
     Seam(
         f"{_DISPLAY}._deprecations",
         "said once in each run",
-        run_state.per_run(run_state.fresh_like_outside("_deprecations"), by_worker=True),
+        run_state.per_run(run_state.copy_of_outside("_deprecations"), by_worker=True),
         optional=True,
     ),
     Seam(
         f"{_DISPLAY}._errors",
         "said once in each run",
-        run_state.per_run(run_state.fresh_like_outside("_errors"), by_worker=True),
+        run_state.per_run(run_state.copy_of_outside("_errors"), by_worker=True),
         optional=True,
     ),
     Seam(
