@@ -91,7 +91,8 @@ def prepare(folder: pathlib.Path) -> pathlib.Path:
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if not (folder / ".ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([*install, str(ROOT), f"ansible-core=={core}"], check=True)
+        # passlib: a target that prepares others installs it, but in a namespace of its own.
+        subprocess.run([*install, str(ROOT), f"ansible-core=={core}", "passlib", "bcrypt"], check=True)
         (folder / ".ready").touch()
     subprocess.run([*install, "--force-reinstall", "--no-deps", str(ROOT)], check=True)
     return python
