@@ -102,7 +102,7 @@ def shell(controller, *arguments, inventory="local.ini", **more):
 
 
 def test_list_tells_what_has_become_of_every_job_and_a_host_that_is_down_hides_none(running):
-    done = shell(running, "list", "--format", "json")
+    done = shell(running, "list", "--timeout", "240", "--format", "json")
     assert done.returncode == 0, done
     states = {job["job_name"]: job["state"] for job in json.loads(done.stdout)}
     assert states.pop("speaks") in ("running", "done")
