@@ -41,8 +41,12 @@ __all__ = [
 ]
 
 
+# Looked up once: these questions are asked some 300 times for every task.
+_scope = SCOPE.get
+
+
 class ThreadScope:
-    """A RunScope of this engine: the base class of RunContext and Worker."""
+    """A RunScope of this engine: the base class of RunContext and Worker, and of nothing else."""
 
     if TYPE_CHECKING:  # a worker has the run as a plain attribute: it is read some hundred times for every task
 
@@ -177,7 +181,7 @@ class RunContext(ThreadScope):
 
 def current() -> RunContext | None:
     """The run that the calling thread works for, or None."""
-    scope = SCOPE.get()
+    scope = _scope()
     if type(scope) is RunContext:
         return scope
     return scope.run_context if isinstance(scope, ThreadScope) else None
@@ -206,13 +210,15 @@ def in_forked_child() -> bool:
 
 
 def current_worker() -> Worker | None:
-    scope = SCOPE.get()
-    return None if type(scope) is RunContext or not isinstance(scope, ThreadScope) else scope.worker
+    scope = _scope()
+    if type(scope) is RunContext or not isinstance(scope, ThreadScope):
+        return None
+    return scope  # type: ignore[return-value]  # what is no RunContext is a Worker
 
 
 def current_environ() -> dict[str, str] | None:
     """The environment of the calling thread's worker or run; None if the thread uses the program's."""
-    scope = SCOPE.get()
+    scope = _scope()
     if not isinstance(scope, ThreadScope):
         return None
     return scope.run_context.environ if scope.environ is None else scope.environ
@@ -220,7 +226,7 @@ def current_environ() -> dict[str, str] | None:
 
 def current_interrupt() -> Interrupt | None:
     """The interrupt that stops the calling thread's task or run; None outside of runs."""
-    scope = SCOPE.get()
+    scope = _scope()
     return scope.interrupt if isinstance(scope, ThreadScope) else None
 
 
