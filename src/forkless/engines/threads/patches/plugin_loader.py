@@ -19,6 +19,7 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 import warnings
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping
 
     from forkless.engines.threads.ansible_types import FoundPlugin, JinjaPluginLoader, PluginFinder
+    from forkless.engines.threads.context import RunContext
 
 __all__ = ["own_files"]
 
@@ -185,15 +187,40 @@ def _pin(loader: JinjaPluginLoader, table: MutableMapping[str, object]) -> Itera
             _pinned.tables[id(loader)] = outer
 
 
+# Seconds that a thread waits for another one to fill a table. A project's file that blocks holds up its own thread only.
+_FILLED_WITHIN = 2.0
+
+
 def _complete_table(fill: Callable[[], object], loader: JinjaPluginLoader) -> MutableMapping[str, object]:
     """
-    All filters or tests of ansible-core and the project. Several threads may each fill a table; the first complete one becomes the run's.
+    All filters or tests of ansible-core and the project. One thread of a run fills a table, and others wait for it a while. A thread that
+    has waited long enough fills one of its own; the first complete one becomes the run's.
 
     Upstream treats a non-empty table as complete, and fills it by executing the project's files. So it is filled in a private table, and
     no lock is held while files are executed.
     """
+    table = loader._cached_non_collection_wrappers
+    if table:
+        return table
     run_context = context.current()
     assert run_context is not None  # noqa: S101  # for the type checker: the callers have checked it
+    being_filled: dict[int, threading.Event] = run_context.state.setdefault("tables being filled", {})
+    filled = threading.Event()
+    try:
+        other = being_filled.setdefault(id(loader), filled)
+        deadline = time.monotonic() + _FILLED_WITHIN
+        while other is not filled and not other.wait(0.1) and time.monotonic() < deadline:
+            pass  # in short waits: a stop of the worker is noticed between two of them
+        return _table_of_this_thread(fill, loader, run_context)
+    finally:
+        filled.set()
+        if being_filled.get(id(loader)) is filled:
+            del being_filled[id(loader)]
+
+
+def _table_of_this_thread(
+    fill: Callable[[], object], loader: JinjaPluginLoader, run_context: RunContext
+) -> MutableMapping[str, object]:
     while True:
         table = loader._cached_non_collection_wrappers
         if table:
