@@ -125,6 +125,17 @@ class _ForkHooks(stdlib_views.WorkerView):
     def register_at_fork(**_: object) -> None: ...
 
 
+class _BlockingStreams(stdlib_views.WorkerView):
+    """
+    `ansible.cli` refuses to be imported if the process's stdin, stdout or stderr does not block, or is closed. Those are the program's, and a
+    run in it has streams of its own.
+    """
+
+    @staticmethod
+    def get_blocking(_fd: int) -> bool:
+        return True
+
+
 # In this order: each module before any module that imports it.
 _CAREFULLY: dict[str, dict[str, object]] = {
     "ansible.module_utils._internal._concurrent._fork_safe_lock": {"os": _ForkHooks(os)},
@@ -135,8 +146,10 @@ _CAREFULLY: dict[str, dict[str, object]] = {
     "ansible.utils.color": {"sys": stdlib_views.sys_view},
     "ansible.utils.display": {"logging": _Logging},
     "ansible.utils.vars": {"uuid": _Uuid(uuid)},
-    "ansible.cli": {"locale": _Locale(locale)},
+    "ansible.cli": {"locale": _Locale(locale), "os": _BlockingStreams(os)},
 }
+# What a module has after its import in place of a view that is for its import only.
+_AFTERWARDS: dict[str, dict[str, object]] = {"ansible.cli": {"os": os}}
 
 
 # Modules that write to stderr when they are imported.
@@ -267,6 +280,7 @@ def _import_carefully(name: str, first: _FirstSys) -> None:
         raise
     if name == "ansible.utils.display":
         space["Display"]()  # the singleton: its constructor changes the encoding errors of the streams that it sees
+    space.update(_AFTERWARDS.get(name, {}))
     setattr(package, leaf, module)
 
 
