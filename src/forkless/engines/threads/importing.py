@@ -195,7 +195,8 @@ def _import_cli(*, ours: bool) -> None:
     except BaseException:
         _tell(first.said())
         raise
-    vars(sys.modules["ansible.utils.display"]).update(sys=sys, _forkless_said=first.said())
+    display = importlib.import_module("ansible.utils.display")  # not there if another package hides ansible-core
+    vars(display).update(sys=sys, _forkless_said=first.said())
 
 
 def tell_again() -> None:
