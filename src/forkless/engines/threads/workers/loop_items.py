@@ -251,9 +251,8 @@ def _collect_items(
             other.state[_SHARE] = share
             other.at_end.append(functools.partial(share.leave, other))
             share.join(other)
-            others.append(
-                other
-            )  # before it starts: an exception that is sent to this thread may be raised as soon as it has
+            # Before it starts: an exception that is sent to this thread may be raised as soon as it has.
+            others.append(other)
             try:
                 other.start()
             except RuntimeError:  # the thread limit is reached: those that there are do the work
