@@ -286,6 +286,45 @@ def test_what_they_start_is_ended_with_their_run(project, how, where, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
+LATE = """
+import os, subprocess, threading, time
+from ansible.plugins.lookup import LookupBase
+
+class Late(threading.Thread):
+    # The system first runs the thread when the task that started it has long ended.
+    def __getattribute__(self, name):
+        if name == "run" and threading.current_thread() is self:
+            while not os.path.exists({gate!r}):
+                time.sleep(0.01)
+        return super().__getattribute__(name)
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        Late(target=lambda: subprocess.call([{program!r}]), daemon=True).start()
+        return ['done']
+"""
+
+
+def test_a_thread_that_begins_after_its_task_ends_with_the_run(project):
+    pidfile, gate = project.folder / "pid", project.folder / "gate"
+    program = project.write(
+        "block.sh", f"#!/bin/sh\necho $$ > {pidfile}.new\nmv {pidfile}.new {pidfile}\nexec sleep {LONG}\n", 0o755
+    )
+    project.write("lookup_plugins/late.py", LATE.format(program=str(program), gate=str(gate)))
+    before = set(threading.enumerate())
+    tasks = f"- debug: {{msg: \"{{{{ lookup('late') }}}}\"}}\n- wait_for: {{path: /nonexistent/x, timeout: {LONG}}}\n"
+    run = project.start(tasks, limit="h1")
+    try:
+        wait_for(lambda: sum(event.event == "runner_on_start" for event in run._events.part(0, 99)) == 2)
+    finally:
+        gate.touch()
+    wait_for(lambda: pidfile.exists() and pidfile.read_text().strip())
+    run.cancel()
+    assert run.wait(SOON).status is forkless.Status.CANCELED
+    wait_for(lambda: not pathlib.Path(f"/proc/{int(pidfile.read_text())}").exists())
+    wait_for(lambda: set(threading.enumerate()) <= before)
+
+
 def test_a_thread_of_the_program_belongs_to_no_run(project):
     """Not even while there is only one."""
     from forkless.engines.threads import context

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from forkless.core.answers import Answers
 from forkless.core.run_context import SCOPE, entered
-from forkless.engines.threads.workers.interrupt import Interrupt
+from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -157,6 +157,13 @@ class RunContext(ThreadScope):
     def worker(self) -> None:
         """None: this is the scope of the run's own threads."""
 
+    def linger(self, interrupt: Interrupt) -> None:
+        """Let a stop of the run, also one that was requested just now, reach threads of a worker that has ended. Any thread may call it."""
+        if interrupt not in self.lingering:
+            self.lingering.append(interrupt)
+        if self.stop.requested:
+            interrupt.trigger(WorkerStopped)
+
     def sleep(self, seconds: float) -> None:
         """
         The strategy's sleep. Ansible polls every millisecond; here the strategy is woken, so the wait may be longer.
@@ -252,4 +259,6 @@ def work_for(run_context: RunContext, worker: Worker | None, *, service: bool = 
     """
     interrupt = run_context.interrupt if worker is None else worker.interrupt
     with enter_worker(run_context, worker), interrupt.joined(service=service):
+        if interrupt.over:  # the task has ended before this thread began
+            run_context.linger(interrupt)
         yield

@@ -50,9 +50,7 @@ def thread_start(original: Callable[..., object], _site: str) -> object:
         try:
             thread_exception.starting(functools.partial(original, thread))
         except BaseException:
-            if (
-                thread.ident is None
-            ):  # the system allows no more threads, or the starter was interrupted before: restore its `run`
+            if thread.ident is None:  # the system allows no more threads, or the starter was interrupted before
                 vars(thread).pop("run", None)
             raise
 

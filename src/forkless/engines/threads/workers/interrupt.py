@@ -116,6 +116,11 @@ class Interrupt:
         return [_LibraryChild(pid) for pid in found - registered]
 
     @property
+    def over(self) -> bool:
+        """Whether the worker's thread has ended its work."""
+        return self._over
+
+    @property
     def has_members(self) -> bool:
         """Whether threads that a plugin started are still running."""
         return bool(self._members)

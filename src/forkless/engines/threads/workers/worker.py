@@ -267,7 +267,7 @@ class Worker(ThreadScope):
         """Called when the task is over: stops the interrupt and the alarm, and releases the worker's resources."""
         self.interrupt.end()
         if self.interrupt.has_members:
-            self.run_context.lingering.append(self.interrupt)
+            self.run_context.linger(self.interrupt)
         self.alarm(0)
         self._leave()
 
@@ -549,7 +549,7 @@ def on_stop(run_context: RunContext) -> Callable[[], None]:
             worker.terminate()
             if run_context.stop.urgent:
                 worker.abandon()
-        for interrupt in run_context.lingering:
+        for interrupt in list(run_context.lingering):
             interrupt.trigger(WorkerStopped)
         # The run's thread notices the stop by itself once its blocking calls are ended.
         run_context.interrupt.release(KeyboardInterrupt)
