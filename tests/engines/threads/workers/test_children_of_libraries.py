@@ -54,7 +54,7 @@ class Library:
 
     def __init__(self, work, before=lambda: None):
         self.interrupt = Interrupt()
-        self.begun = threading.Event()
+        self.begun, self.worked = threading.Event(), threading.Event()
         self._work, self._before = work, before
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -65,6 +65,7 @@ class Library:
             self.interrupt.begin()
             self.begun.set()
             self._work()
+            self.worked.set()
             while True:
                 time.sleep(0.01)
         except WorkerStopped:
@@ -110,6 +111,8 @@ def test_it_ends_when_the_worker_is_interrupted(way, no_child_is_left):
     library = Library(way)
     assert library.begun.wait(LONG)
     wait_for(library.started)
+    if way not in (by_system, in_c):  # which return when the program has ended
+        assert library.worked.wait(LONG)  # an exception inside of Popen would leave nobody who keeps the object
     tree = process_tree.ProcessTree(next(iter(library.started())))
     assert library.interrupt.trigger(WorkerStopped)
     wait_for(lambda: not tree.alive())
