@@ -111,9 +111,11 @@ def test_it_ends_when_the_worker_is_interrupted(way, no_child_is_left):
     library = Library(way)
     assert library.begun.wait(LONG)
     wait_for(library.started)
-    if way not in (by_system, in_c):  # which return when the program has ended
-        assert library.worked.wait(LONG)  # an exception inside of Popen would leave nobody who keeps the object
     tree = process_tree.ProcessTree(next(iter(library.started())))
+    if way in (by_system, in_c):  # which return when the program has ended
+        wait_for(lambda: len(tree._known | dict.fromkeys(tree.look())) == 2)  # the shell has started its program
+    else:
+        assert library.worked.wait(LONG)  # an exception inside of Popen would leave nobody who keeps the object
     assert library.interrupt.trigger(WorkerStopped)
     wait_for(lambda: not tree.alive())
     library.thread.join(LONG)
