@@ -348,7 +348,8 @@ def test_signals_that_end_the_command_end_its_children_too(project, number, wher
     else:
         (tasks, more), pidfile = blocked(project, where)
     spec = project.spec(tasks, **more)
-    line = [sys.executable, "-m", "forkless", "playbook", "-i", spec["inventory"], spec["playbook"]]
+    # One host: two would write the file with the number beside each other.
+    line = [sys.executable, "-m", "forkless", "playbook", "-l", "h1", "-i", spec["inventory"], spec["playbook"]]
     process = subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=project.folder, start_new_session=True
     )
