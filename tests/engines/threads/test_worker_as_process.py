@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import subprocess
 import sys
 import threading
@@ -131,6 +132,50 @@ return ["done"]
         letting_go.join()
     assert result.rc == 0, result.stdout
     assert count.read_text() == "106"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="locks of an open file, which keep threads out, are Linux's")
+def test_a_lock_by_fcntl_keeps_out_other_workers_who_ask_wait_or_do_not_want_to(project, tmp_path):
+    """h1 holds a lock until h2 has asked for it, and has been refused it. Whoever fails says so, and the other one does not wait for it."""
+    body = f"""
+import struct
+def said(name):
+    return os.path.exists({str(tmp_path)!r} + "/" + name)
+def say(name):
+    open({str(tmp_path)!r} + "/" + name, "w").close()
+def until(name):
+    while not said(name):
+        assert not said("failed"), "the other host failed"
+        time.sleep(0.01)
+def flock(kind):
+    return struct.pack("hhqqi", kind, 0, 0, 0, 0)
+def hold(file):
+    given = fcntl.fcntl(file, fcntl.F_SETLK, flock(fcntl.F_WRLCK))
+    say("held")
+    until("refused")
+    say("released")
+    fcntl.fcntl(file, fcntl.F_SETLK, flock(fcntl.F_UNLCK))
+    return [[given == flock(fcntl.F_WRLCK)]]
+def want(file):
+    until("held")
+    kind, _, _, _, holder = struct.unpack("hhqqi", fcntl.fcntl(file, fcntl.F_GETLK, flock(fcntl.F_WRLCK)))
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLK, flock(fcntl.F_RDLCK))
+        refused = False
+    except BlockingIOError:
+        refused = True
+    say("refused")
+    fcntl.fcntl(file, fcntl.F_SETLKW, flock(fcntl.F_WRLCK))
+    return [[kind == fcntl.F_WRLCK, holder == {os.getpid()}, refused, said("released")]]
+with open({str(tmp_path / "lock")!r}, "a+") as file:  # for a lock to read, a file must be open for reading
+    try:
+        return (hold if host == "h1" else want)(file)
+    except BaseException:
+        say("failed")
+        raise
+"""
+    result = project.run(lookup(project, "locks", body), forks=2, limit="h1,h2")
+    assert messages(result) == {"h1": [True], "h2": [True, True, True, True]}, result.stdout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="locks of an open file, which keep threads out, are Linux's")

@@ -482,6 +482,7 @@ SEAMS: tuple[Seam, ...] = (
     ),
     # -- locks
     Seam("fcntl:lockf", "locks of a process do not part its threads", file_locks.lockf),
+    Seam("fcntl:fcntl", "locks of a process do not part its threads", file_locks.control),
     # -- variables, inventory, files
     Seam(f"{_VARS}.get_vars", _SNAPSHOT, worker.snapshot_of_vars),
     *(
