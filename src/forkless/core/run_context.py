@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
     from contextlib import AbstractContextManager
 
-__all__ = ["SCOPE", "BareRun", "Interruptible", "RunScope", "entered"]
+__all__ = ["SCOPE", "BareRun", "Interruptible", "RunScope", "entered", "is_active", "new_number", "while_active"]
 
 
 class Interruptible(Protocol):
@@ -35,6 +36,10 @@ class RunScope(Protocol):
     @property
     def run_ident(self) -> Hashable:
         """The name of the run, by which the connections and other objects that its tasks share are found."""
+
+    @property
+    def run_number(self) -> int:
+        """Unique for each run of this process, as the name need not be; 0 if nobody knows when the run ends."""
 
     @property
     def module_mode(self) -> str:
@@ -60,6 +65,7 @@ class BareRun:
     module_mode: str = "auto"
     interpreter_pool: object | None = None
     interrupt: Interruptible | None = None
+    run_number: int = 0
 
 
 SCOPE: contextvars.ContextVar[RunScope | None] = contextvars.ContextVar("forkless.run", default=None)
@@ -73,3 +79,28 @@ def entered(scope: RunScope | None) -> Iterator[None]:
         yield
     finally:
         SCOPE.reset(token)
+
+
+_numbers = itertools.count(1)
+# Changed by one call of a set's method each, so by any thread without a lock.
+_active: set[int] = set()
+
+
+def new_number() -> int:
+    """A number that no other run of this process has."""
+    return next(_numbers)
+
+
+@contextlib.contextmanager
+def while_active(number: int) -> Iterator[None]:
+    """The run of this number is active for the length of the block."""
+    _active.add(number)
+    try:
+        yield
+    finally:
+        _active.discard(number)
+
+
+def is_active(number: int) -> bool:
+    """Whether the run of this number has not ended. Any thread may ask."""
+    return number in _active

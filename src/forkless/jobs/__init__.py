@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from forkless.jobs.claims import LEASE
 from forkless.jobs.locations import Unreadable, slot_of
+from forkless.jobs.owner import current_run
 from forkless.jobs.play_claims import Play
 from forkless.jobs.record import CLAIMED, FORGOTTEN, SAVED, Key, Record, moment, now, stamp
 from forkless.jobs.registry import JobRegistry
@@ -33,6 +34,7 @@ __all__ = [
     "Play",
     "Record",
     "Unreadable",
+    "current_run",
     "moment",
     "now",
     "open_store",

@@ -12,6 +12,8 @@ from forkless.jobs.record import CLAIMED, Key, Record, moment, stamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from forkless.jobs.play_claims import Play
+
 __all__ = ["LEASE", "busy", "is_expired", "is_held_by", "is_of_this_process", "is_over", "renewed", "successor"]
 
 LEASE = 120.0
@@ -25,6 +27,7 @@ def successor(
     claimant: str,
     now: float,
     attempts: list[dict[str, object]],
+    play: Play | None = None,
 ) -> Record:
     """
     The claim to append after `old`. It has a new token, and names a fence for every claim that it replaces. A controller
@@ -46,6 +49,7 @@ def successor(
             "lease": lease,
             "fences": fences,
             "attempts": attempts,
+            **({"play": play.id, "run": play.run} if play else {}),
         },
         previous=old.with_this_among_previous() if old else (),
     )
@@ -77,7 +81,7 @@ def left(claim: Mapping[str, object], clock: Callable[[], float]) -> float:
 
 def is_over(claim: Record, clock: Callable[[], float], waited: float = 0.0) -> bool:
     """
-    Whether the claim may be taken over: its owner is known to have ended, or its lease has expired, either by the wall
+    Whether the claim may be taken over: its owner or the run is known to have ended, or its lease has expired, either by the wall
     clock or by `waited`, the monotonic time since this process first saw the claim. Therefore a jump of the wall clock
     neither keeps a dead claim for ever nor makes a controller wait longer than the lease.
     """
@@ -85,8 +89,9 @@ def is_over(claim: Record, clock: Callable[[], float], waited: float = 0.0) -> b
 
 
 def is_expired(claim: Mapping[str, object], clock: Callable[[], float], waited: float = 0.0) -> bool:
-    """`is_over` for anything with an owner, a time and a lease."""
-    if owner.is_gone(claim.get("owner", {})):
+    """`is_over` for anything with an owner, a run, a time and a lease."""
+    who = claim.get("owner", {})
+    if owner.is_gone(who) or owner.run_has_ended(who, claim.get("run")):
         return True
     return left(claim, clock) <= 0 or waited >= _number(claim.get("lease"), LEASE)
 

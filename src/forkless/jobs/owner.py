@@ -7,7 +7,12 @@ import multiprocessing.process
 import os
 import socket
 
-__all__ = ["is_gone", "me", "words"]
+from forkless.core.run_context import SCOPE, is_active
+
+__all__ = ["current_run", "is_gone", "me", "run_has_ended", "words"]
+
+# The run of a process that forkless does not run: ansible-playbook, which ends with its run.
+_WHOLE_PROCESS = "process"
 
 
 def me() -> dict[str, object]:
@@ -39,6 +44,17 @@ def is_gone(owner: object) -> bool:
     if any(owner.get(name) != here[name] for name in ("machine", "boot", "pids")):
         return False
     return bool(_start(owner["pid"]) != owner["start"])
+
+
+def current_run() -> str:
+    """The run that the calling thread works for, unique in the process that `me` identifies. A run carries out one play at a time."""
+    scope = SCOPE.get()
+    return str(scope.run_number) if scope is not None and scope.run_number else _WHOLE_PROCESS
+
+
+def run_has_ended(owner: object, run: object) -> bool:
+    """Whether this was a run of this very process, and has ended. False for runs of other processes: only these know."""
+    return isinstance(run, str) and run.isdecimal() and owner == me() and not is_active(int(run))
 
 
 def words(owner: object) -> str:

@@ -22,7 +22,17 @@ from forkless.jobs.record import FORGOTTEN, SAVED, Key, Record, stamp
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["HOST", "IsOver", "Play", "claimed_by_others", "is_started_since", "record_key", "with_host", "without_host"]
+__all__ = [
+    "HOST",
+    "IsOver",
+    "Play",
+    "claimed_by_others",
+    "is_of_earlier_play",
+    "is_started_since",
+    "record_key",
+    "with_host",
+    "without_host",
+]
 
 HOST = "forkless:claims"  # no host of an inventory has a colon in its name
 # Whether a play's entry counts no longer: its controller has ended, or its lease has.
@@ -31,10 +41,14 @@ IsOver: TypeAlias = "Callable[[Mapping[str, object]], bool]"
 
 @dataclass(frozen=True)
 class Play:
-    """A play that claims: its id, unique in this process, and the hosts on which it may claim the same name."""
+    """
+    A play that claims: its id, unique in this process, the hosts on which it may claim the same name, and the run that it
+    is part of, as `forkless.jobs.current_run` names it. Without a run nothing is known about other plays of this process.
+    """
 
     id: str
     hosts: frozenset[str]
+    run: str = ""
 
 
 def record_key(key: Key) -> Key:
@@ -50,7 +64,7 @@ def claimed_by_others(
     job's record that play saw before it claimed (or ""), and the entry of that play.
     """
     for entry in _entries(record, is_over):
-        if not _is_of(entry, play):
+        if not _is_of(entry, play) and not is_of_earlier_play(entry, play):
             for host, seen in _hosts(entry).items():
                 if host in play.hosts:
                     yield host, seen, entry
@@ -72,11 +86,24 @@ def with_host(
     mine = next((entry for entry in entries if _is_of(entry, play)), None)
     if mine is not None and _hosts(mine).get(key.host) == seen:
         return None
-    others = [entry for entry in entries if entry is not mine]
+    others = [entry for entry in entries if entry is not mine and not is_of_earlier_play(entry, play)]
     hosts = {**(_hosts(mine) if mine else {}), key.host: seen}
     time = stamp(now)
-    entry = {"play": play.id, "owner": owner.me(), "time": time, "lease": lease, "hosts": hosts}
+    entry = {"play": play.id, "run": play.run, "owner": owner.me(), "time": time, "lease": lease, "hosts": hosts}
     return Record(key=record_key(key), state=FORGOTTEN, save_time=time, claim={"plays": [*others, entry]})
+
+
+def is_of_earlier_play(claim: Mapping[str, object], play: Play) -> bool:
+    """
+    Whether a claim, or the entry of a play, was made by another play of the same run. A run carries out one play at a
+    time, so that play is over, and starts nothing any more.
+    """
+    return (
+        bool(play.run)
+        and claim.get("run") == play.run
+        and claim.get("play") != play.id
+        and claim.get("owner") == owner.me()
+    )
 
 
 def without_host(record: Record, key: Key, play_id: str) -> Record:

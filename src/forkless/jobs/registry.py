@@ -272,14 +272,14 @@ class JobRegistry:
         job is started, and get its record.
 
         A claim whose owner has ended is taken over at once if this process can know that, otherwise when its lease has
-        expired. ConflictError if the owner has not started the job after `wait` seconds (by default the lease and 30 s).
+        expired. An owner is a process, a run of this process, and an earlier play of the same run. ConflictError if the owner has not started the job after `wait` seconds (by default the lease and 30 s).
 
         `claimant` distinguishes callers in one process; a caller that already holds the claim gets it again, renewed.
         `instead_of` is the record of a job that has ended and is to be started again: of all callers that saw this
         record, one gets the claim.
         `attempts` says how that job and the attempts before it ended, if the job that is started now is a retry of them.
-        `play` is the play that claims, if it claims on several hosts before it starts anything: while another play is
-        about to start the job on one of these hosts, this play waits for it, so that neither waits for the other.
+        `play` is the play that claims, if a play does. If it claims on several hosts before it starts anything: while another
+        play is about to start the job on one of these hosts, this play waits for it, so that neither waits for the other.
 
         Each write is conditional on the revision that was read. If another controller writes in between, the write
         fails, and the loop reads everything again.
@@ -310,11 +310,14 @@ class JobRegistry:
                         except ConflictError:
                             refused.count(old)
                             continue
-                    if not waiting.is_over(old.claim):
+                    earlier = play is not None and play_claims.is_of_earlier_play(old.claim, play)
+                    if not earlier and not waiting.is_over(old.claim):
                         waiting.pause(old.claim, old, key)
                         continue
-                if play is not None and not self._announced(
-                    key, play, old, waiting, refused, lease=lease, may_wait=wait != 0
+                if (
+                    play is not None
+                    and len(play.hosts) > 1
+                    and not self._announced(key, play, old, waiting, refused, lease=lease, may_wait=wait != 0)
                 ):
                     continue
                 elsewhere = self._elsewhere(key)
@@ -327,7 +330,7 @@ class JobRegistry:
                     except (ConflictError, JobChangedError):
                         continue
                 new = claims.successor(
-                    old, key, lease=lease, claimant=claimant, now=self._clock(), attempts=attempts or []
+                    old, key, lease=lease, claimant=claimant, now=self._clock(), attempts=attempts or [], play=play
                 )
                 try:
                     return self._append(new, old)
@@ -452,9 +455,10 @@ class JobRegistry:
         self.store.append(new.key.stem, revision, body)
         return new.at(revision)
 
-    def is_over(self, claim: Record) -> bool:
-        """Whether the claim may be taken over: its owner has ended, or its lease has expired."""
-        return claims.is_over(claim, self._clock)
+    def is_over(self, claim: Record, play: Play | None = None) -> bool:
+        """Whether the claim may be taken over, by `play` if one asks: its owner has ended, or its lease has expired."""
+        earlier = play is not None and play_claims.is_of_earlier_play(claim.claim, play)
+        return earlier or claims.is_over(claim, self._clock)
 
 
 def _is_started(record: Record) -> bool:

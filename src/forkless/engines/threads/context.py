@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from forkless.core.answers import Answers
-from forkless.core.run_context import SCOPE, entered
+from forkless.core.run_context import SCOPE, entered, new_number
 from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
 
 if TYPE_CHECKING:
@@ -61,6 +61,10 @@ class ThreadScope:
         return self.run_context.ident
 
     @property
+    def run_number(self) -> int:
+        return self.run_context.number
+
+    @property
     def module_mode(self) -> str:
         return self.run_context.modules
 
@@ -92,6 +96,8 @@ class RunContext(ThreadScope):
         terminal: Terminal | None = None,
     ) -> None:
         self.ident = ident
+        self.number = new_number()
+        """Unique for each run of this process; two runs may have one `ident`."""
         self.pid = os.getpid()
         """The process that the run is in: a plugin may fork, and its child has a copy of everything here."""
         self.stop = stop

@@ -16,6 +16,7 @@ from forkless.core import switches
 from forkless.core.answers import Answers
 from forkless.core.events import Status
 from forkless.core.result import Outcome, complaint
+from forkless.core.run_context import while_active
 from forkless.engines import refuse_green_threads
 from forkless.engines.threads import config_gate, context, importing, run_thread, terminal_command
 from forkless.engines.threads.patches import (
@@ -144,6 +145,7 @@ def active_run(
     refuse_green_threads()
     run_context.off = switches.asked(run_context.getenv())
     with (
+        while_active(run_context.number),
         thread_environ.provided(stdlib_views.run_variables),
         child_processes.started_for_runs(),
         library_defaults.by_run(run_context.environ),

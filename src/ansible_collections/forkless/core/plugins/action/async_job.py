@@ -114,16 +114,15 @@ class ActionModule(ActionBase):
                 # The task asks about a job of another host than the one that this connection leads to.
                 return self._not_found("", self._registry.newest(key))
             return self._adopted_or_not(key, self._registry.newest(key), asked)
-        play = str(getattr(self._task.get_play(), "_uuid", ""))
-        hosts = frozenset([key.host, *self._vars.get("ansible_play_hosts_all", [])])
+        play = self._play(key)
         claim = self._registry.claim(
             key,
             lease=asked["claim_lease"],
             wait=asked["claim_wait"],
-            claimant="%s/%s" % (self._host(), play),
+            claimant="%s/%s" % (self._host(), play.id),
             instead_of=over,
             attempts=self._attempts(over, asked),
-            play=forkless_jobs.Play(play, hosts) if len(hosts) > 1 else None,
+            play=play,
         )
         if claim.state == forkless_jobs.SAVED:
             return self._found(claim, asked)
@@ -134,6 +133,13 @@ class ActionModule(ActionBase):
                 return self._found(self._given_back(key, over, claim), asked)
             self._remove_files(over, asked, job)
         return self._adopted_or_not(key, claim, asked, claim=claim)
+
+    def _play(self, key):
+        """The play of this task. What an earlier play of this run has claimed, and not started, is free for this one."""
+        hosts = frozenset([key.host, *self._vars.get("ansible_play_hosts_all", [])])
+        return forkless_jobs.Play(
+            str(getattr(self._task.get_play(), "_uuid", "")), hosts, run=forkless_jobs.current_run()
+        )
 
     def _given_back(self, key, record, claim):
         """The record of a job that was not over after all, in the place of the claim that has replaced it."""
@@ -349,7 +355,7 @@ class ActionModule(ActionBase):
         return ""
 
     def _sweep_claim(self, record, asked):
-        if not self._registry.is_over(record):
+        if not self._registry.is_over(record, self._play(record.key)):
             return "a controller is about to start it"
         # Fences first: the controller that made the claim may only be slow. Once the fences exist, no further job can appear.
         fences = (
