@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from forkless.engines.threads.patches.stdlib_views import WorkerPopen
+from forkless.engines.threads.patches.worker_subprocess import WorkerPopen
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(300)]
 

@@ -31,6 +31,7 @@ from forkless.engines.threads.patches import (
     process_streams,
     stdlib_views,
     table,
+    worker_os,
     working_directory,
 )
 from forkless.engines.threads.watchdog import Watchdog, stuck
@@ -146,7 +147,7 @@ def active_run(
     run_context.off = switches.asked(run_context.getenv())
     with (
         while_active(run_context.number),
-        thread_environ.provided(stdlib_views.run_variables),
+        thread_environ.provided(worker_os.run_variables),
         child_processes.started_for_runs(),
         library_defaults.by_run(run_context.environ),
         context.enter_worker(run_context, None),  # the gate may import ansible-core, in this run's environment

@@ -28,6 +28,7 @@ from forkless.core import versions
 from forkless.core.errors import SpecError, UnsupportedError
 from forkless.engines.threads import program_imports
 from forkless.engines.threads.patches import collection_modules, stdlib_views
+from forkless.engines.threads.patches.worker_view import WorkerView
 from forkless.patching import seams
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ __all__ = ["close_log", "forget_files", "import_ansible", "purge", "set_aside"]
 _lock = threading.Lock()
 
 
-class _Locale(stdlib_views.WorkerView):
+class _Locale(WorkerView):
     """Leaves the program's locale unchanged. Ansible needs to know only whether text is UTF-8."""
 
     @staticmethod
@@ -51,7 +52,7 @@ class _Locale(stdlib_views.WorkerView):
         return locale.getlocale(category)[0], sys.getfilesystemencoding()
 
 
-class _Logging(stdlib_views.WorkerView):
+class _Logging(WorkerView):
     """
     Writes the file that `log_path` names from a logger of this ansible-core, not from the root logger.
 
@@ -103,14 +104,14 @@ class _FirstSys(stdlib_views._SysView):
         return text
 
 
-class _Warnings(stdlib_views.WorkerView):
+class _Warnings(WorkerView):
     """ansible-core 2.18 patches sys.intern on import, and emits a warning if it was patched before."""
 
     @staticmethod
     def warn(*_: object, **__: object) -> None: ...
 
 
-class _Uuid(stdlib_views.WorkerView):
+class _Uuid(WorkerView):
     """`ansible.utils.vars` calls uuid.getnode(), for which Python may start a program (`ip link`)."""
 
     @staticmethod
@@ -118,14 +119,14 @@ class _Uuid(stdlib_views.WorkerView):
         return secrets.randbits(48) | 1 << 40  # as uuid.getnode() does if it finds no hardware address
 
 
-class _ForkHooks(stdlib_views.WorkerView):
+class _ForkHooks(WorkerView):
     """A lock of ansible-core registers fork hooks, which cannot be removed, at each import. The program's forks must not run them."""
 
     @staticmethod
     def register_at_fork(**_: object) -> None: ...
 
 
-class _BlockingStreams(stdlib_views.WorkerView):
+class _BlockingStreams(WorkerView):
     """
     `ansible.cli` refuses to be imported if the process's stdin, stdout or stderr does not block, or is closed. Those are the program's, and a
     run in it has streams of its own.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from forkless.engines.threads import context
 from forkless.engines.threads.patches import stdlib_views
+from forkless.engines.threads.patches.worker_view import WorkerView
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ __all__ = ["PluginAtexit", "call_all"]
 _KEY = "exit functions"
 
 
-class PluginAtexit(stdlib_views.WorkerView):
+class PluginAtexit(WorkerView):
     """The module `atexit` of a plugin's code."""
 
     @staticmethod

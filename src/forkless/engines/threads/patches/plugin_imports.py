@@ -33,7 +33,7 @@ from forkless.engines.threads.patches import (
     stdlib_views,
     working_directory,
 )
-from forkless.engines.threads.patches.stdlib_views import WorkerView
+from forkless.engines.threads.patches.worker_view import WorkerView
 
 __all__ = ["BUILTINS", "VIEWS"]
 

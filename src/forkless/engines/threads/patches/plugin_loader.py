@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from forkless.engines.threads import context
 from forkless.engines.threads.patches import collection_modules, plugin_imports, run_state, stdlib_views
 from forkless.engines.threads.patches.core_files import own_files
+from forkless.engines.threads.patches.worker_view import WorkerView
 
 if TYPE_CHECKING:
     import types
@@ -369,7 +370,7 @@ def quiet_warnings(_original: object, _site: str) -> object:
     Upstream replaces the process's warning filters around each import of a plugin, which discards changes by other threads.
     """
 
-    class Warnings(stdlib_views.WorkerView):
+    class Warnings(WorkerView):
         @staticmethod
         @contextlib.contextmanager
         def catch_warnings(**_: object) -> Iterator[None]:

@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from forkless.engines.threads import context
-from forkless.engines.threads.patches.stdlib_views import WorkerView
+from forkless.engines.threads.patches.worker_view import WorkerView
 
 if TYPE_CHECKING:
     from collections.abc import Callable

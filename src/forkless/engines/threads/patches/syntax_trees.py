@@ -7,7 +7,7 @@ import ast
 import builtins
 
 from forkless.core.syntax_trees import literal_eval, one_at_a_time
-from forkless.engines.threads.patches.stdlib_views import WorkerView
+from forkless.engines.threads.patches.worker_view import WorkerView
 
 __all__ = ["ast_view", "compile_one_at_a_time", "literal_eval"]
 

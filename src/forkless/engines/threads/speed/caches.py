@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from forkless.core.versions import since
 from forkless.engines.threads import context
 from forkless.engines.threads.patches import plugin_loader
-from forkless.engines.threads.patches.stdlib_views import WorkerView
+from forkless.engines.threads.patches.worker_view import WorkerView
 from forkless.engines.threads.workers import copy_variables
 from forkless.patching.seams import KNOWN, always, for_speed
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless.core.versions import since
 from forkless.engines.threads import context
-from forkless.engines.threads.patches.stdlib_views import WorkerView
+from forkless.engines.threads.patches.worker_view import WorkerView
 from forkless.engines.threads.speed import attributes as attributes_module
 from forkless.engines.threads.workers import copy_variables
 from forkless.patching.seams import for_speed, uses_only
