@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import sys
 import pytest
 
 from forkless.cli.view.panel import Panel
+from forkless.cli.view.run_view import RunView
 from forkless.cli.view.timeline import Timeline
 from run_events import a_run
 from terminal import Terminal
@@ -127,6 +130,35 @@ def test_without_rich_there_is_the_plain_output(folder):
         assert plain.wait() == 2
     assert "PLAY RECAP" in "\n".join(plain.lines)
     assert b"\x1b[J" not in plain.raw
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "live"),
+    [
+        ("FORKLESS_PLAIN", "0", True),
+        ("FORKLESS_PLAIN", "1", False),
+        ("ANSIBLE_FORKLESS_PLAIN", "1", False),
+        ("TERM", "dumb", False),
+        ("AWX_ISOLATED_DATA_DIR", "/nonexistent", False),
+    ],
+)
+def test_a_terminal_that_a_program_reads_or_for_which_it_was_switched_off_has_no_live_view(
+    monkeypatch, variable, value, live
+):
+    for name in ("FORKLESS_PLAIN", "ANSIBLE_FORKLESS_PLAIN", "AWX_ISOLATED_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(variable, value)
+    options = argparse.Namespace(format="pretty", profile=False, report=None, plain=False, live_output=False)
+    keyboard, terminal = os.openpty()
+    with open(keyboard, "rb", buffering=0), open(terminal, "w", encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        view = RunView(options)
+        view.open()
+        shown = view.screen is not None
+        view.drop()
+        monkeypatch.undo()
+    assert shown is live
 
 
 @pytest.mark.spawns

@@ -94,9 +94,13 @@ class RunView:
         return self.format != "pretty" or self._lines is not None or self.screen is not None or self._report is not None
 
     def open(self) -> None:
-        """Begin. The live view needs rich and a terminal that supports it, and must not be switched off."""
+        """Begin. The live view needs rich and a terminal that supports it and has a person before it, and must not be switched off."""
         switches = (os.environ.get(name, "0") for name in ("FORKLESS_PLAIN", "ANSIBLE_FORKLESS_PLAIN"))
         plain = self._plain or self.format != "pretty" or any(value not in ("", "0") for value in switches)
+        # ansible-runner reads the terminal that it makes, and finds events in it by marks that its callback prints. It sets this variable for
+        # that callback. A panel would be text of events; and stdout and stderr must be written each for itself, as stock writes them.
+        if "AWX_ISOLATED_DATA_DIR" in os.environ:
+            plain = True
         if plain or not sys.stdout.isatty() or os.environ.get("TERM", "dumb") == "dumb":
             return
         if importlib.util.find_spec("rich") is None:
