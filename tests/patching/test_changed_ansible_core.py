@@ -15,6 +15,7 @@ import pytest
 pytestmark = [pytest.mark.spawns]
 
 SPEED = "ansible.playbook.base:FieldAttributeBase.dump_attrs"
+LATE = "ansible.module_utils.urls:urllib"
 CORRECTNESS = "ansible.plugins.strategy:StrategyBase._queue_task"
 PLAY = "- hosts: localhost\n  gather_facts: false\n  tasks:\n  - ansible.builtin.debug: {msg: it ran}\n"
 
@@ -104,3 +105,31 @@ def test_a_target_for_correctness_whose_shape_is_kept_is_used_and_named_by_the_d
     assert (done.returncode, "it ran" in done.stdout) == (0, True), done.stderr
     told = forkless(core, "doctor", "--seams")
     assert line_of(told, CORRECTNESS)[:2] == ["changed", "correctness"]
+
+
+def test_a_late_seam_whose_target_has_moved_is_refused_before_the_run_begins(core):
+    change(core / "module_utils/urls.py", r"\Z", "\nimport urllib.parse as urllib\n")
+    done = forkless(core, "playbook", "-i", "localhost,", "-c", "local", "site.yml")
+    assert done.returncode not in (0, 2)
+    assert "it ran" not in done.stdout
+    assert f"  - {LATE}: has changed: it was module urllib, and is module urllib.parse" in done.stderr, done.stderr
+
+
+def test_a_late_seam_whose_target_moves_after_that_is_refused_when_it_is_imported(core):
+    """An upgrade while the process lives: the files were compared when the first run began."""
+    script = (
+        "import pathlib, sys\n"
+        "from forkless.engines.threads import importing; from forkless.engines.threads.patches import table\n"
+        "from forkless.patching import seams; importing.import_ansible(ours=False)\n"
+        "from forkless import SeamError\n"
+        "seams.check(table.SEAMS)\n"
+        "with seams.installed(table.SEAMS):\n"
+        "    assert 'ansible.module_utils.urls' not in sys.modules\n"
+        "    file = pathlib.Path(sys.argv[1], 'module_utils/urls.py')\n"
+        "    file.write_text(file.read_text() + '\\nimport urllib.parse as urllib\\n')\n"
+        "    try: import ansible.module_utils.urls\n"
+        "    except SeamError as error: print(error)\n"
+        "    assert 'ansible.module_utils.urls' not in sys.modules\n"
+    )
+    said = python(core, "-c", script, str(core))
+    assert f"  - {LATE}: has changed: it was module urllib, and is module urllib.parse" in said.stdout, said.stderr

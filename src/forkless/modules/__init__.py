@@ -25,7 +25,7 @@ from forkless.modules.in_process import execute as execution
 from forkless.modules.in_process import source as module_source
 from forkless.modules.in_process import stubs
 from forkless.modules.in_process.cwd_and_environ import FOLDERS, has_own_folder
-from forkless.modules.in_process.execute import BEFORE, ModuleResult, encode_arguments, execute
+from forkless.modules.in_process.execute import ModuleResult, encode_arguments, execute
 from forkless.modules.in_process.execution import full_name
 from forkless.modules.in_process.invocation import VIEWS
 from forkless.modules.live_output import TaskOutput
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 __all__ = [
-    "BEFORE",
     "FOLDERS",
     "MODES",
     "STAND_INS",

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 
@@ -73,7 +72,8 @@ class Place:
 def find(site: str) -> Place:
     """The place of a site; raises ImportError or AttributeError if a step of the path is missing. The name itself may be."""
     module, _, path = site.partition(":")
-    owner: object = sys.modules.get(module) or importlib.import_module(module)
+    # Not from sys.modules: another thread may be executing the module, and would define the name later.
+    owner: object = importlib.import_module(module)
     path, bracket, key = path.partition("[")
     *steps, name = path.split(".")
     for step in [*steps, name] if bracket else steps:

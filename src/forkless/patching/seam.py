@@ -41,7 +41,7 @@ class Seam:
     optional: bool = False
     """The name may be absent before the seam is installed: ansible-core sets it on instances only, or forkless adds it."""
     late: bool = False
-    """Not every run needs the seam, and importing its module is slow: the seam is installed on demand."""
+    """Few runs need its module: it is not imported for the seam, which is installed when something else imports it."""
     elsewhere: tuple[str, ...] = ()
     """
     Sites to try if another package replaces the site's module: ansible-core prefers an installed `distro` to its bundled copy.
@@ -50,8 +50,12 @@ class Seam:
     kind: Kind = Kind.CORRECTNESS
 
     @property
+    def module(self) -> str:
+        return self.site.partition(":")[0]
+
+    @property
     def in_ansible(self) -> bool:
-        return self.site.partition(":")[0].partition(".")[0] == "ansible"
+        return self.module.partition(".")[0] == "ansible"
 
 
 def always(thing: object) -> Callable[[object, str], object]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import importlib
 import importlib.metadata
 import json
 import os
@@ -23,11 +24,12 @@ from typing import TYPE_CHECKING
 from forkless.core import versions
 from forkless.core.errors import SeamError, UnsupportedError
 from forkless.core.versions import KNOWN
-from forkless.patching import fingerprints, place
+from forkless.patching import after_import, fingerprints, place
 from forkless.patching.fingerprints import ELSEWHERE, MISSING, look
 from forkless.patching.seam import Kind, Seam, always, for_speed, made_by, static
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
@@ -103,6 +105,10 @@ class SeamState:
 
 def _state(seam: Seam, which: str, *, quick: bool) -> SeamState:
     """With `quick`, the source of the target is not read if its files are those of a tested release."""
+    unread = quick and seam.late and not is_imported(seam)
+    # If its file is a tested one, a module is not imported to compare it. If not it is, so that the run is refused before it begins.
+    if unread and (not seam.in_ansible or fingerprints.module_tested(which, seam)):
+        return SeamState(seam, State.OK)
     if not seam.in_ansible:
         site = fingerprints.site_of(seam)
         why = "" if site is None or seam.optional else place.why_missing(site)
@@ -155,8 +161,7 @@ def check(seams: Sequence[Seam]) -> None:
         raise UnsupportedError(f"{sentence}, or set FORKLESS_ALLOW_UNKNOWN=1 to go on anyway")
     if minor(full) not in KNOWN:
         raise SeamError(full, moved(seams, full))
-    now = [seam for seam in seams if not seam.late]
-    refused = [str(one) for one in states(now, full, quick=True) if one.state is State.MOVED]
+    refused = [str(one) for one in states(seams, full, quick=True) if one.state is State.MOVED]
     if refused:
         raise SeamError(full, refused, known=True)
 
@@ -164,9 +169,8 @@ def check(seams: Sequence[Seam]) -> None:
 @functools.lru_cache(maxsize=8)
 def _skipped(seams: tuple[Seam, ...], full: str, _folder: str) -> frozenset[Seam]:
     """The seams that are not installed in this ansible-core. Found once: its files do not change while the process lives."""
-    now = tuple(seam for seam in seams if not seam.late)
     return frozenset(
-        one.seam for one in states(now, full, quick=True) if one.state in (State.LEFT_OUT, State.NOT_NEEDED)
+        one.seam for one in states(seams, full, quick=True) if one.state in (State.LEFT_OUT, State.NOT_NEEDED)
     )
 
 
@@ -196,41 +200,70 @@ def install(seams: Sequence[Seam]) -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def installed(seams: Sequence[Seam], in_use: Callable[[], bool] = lambda: False) -> Iterator[Callable[[], None]]:
+def installed(seams: Sequence[Seam], in_use: Callable[[], bool] = lambda: False) -> Iterator[None]:
     """
     Install the seams of this ansible-core for the length of the block and undo them afterwards, newest first, whether or not the block
-    raised. Seams for speed whose target has changed are left out.
+    raised. Seams for speed whose target has changed are left out. Late seams are installed when their module is imported.
 
-    Yields a function that installs the late seams; any thread may call it. If `in_use()` is true at the end, because a thread
-    still executes this ansible-core, the seams inside the `ansible` package stay installed and only the others are undone.
+    If `in_use()` is true at the end, because a thread still executes this ansible-core, the seams inside the `ansible` package stay
+    installed and only the others are undone.
     """
     undo: list[tuple[Seam, Callable[[], None]]] = []
-    late: list[Seam] = []
+    late: dict[str, list[Seam]] = {}
+    over = False
     lock = threading.Lock()
     full = version()
     skipped = _skipped(tuple(seams), full, str(getattr(sys.modules.get("ansible"), "__file__", "")))
 
-    def put_late() -> None:
-        with lock:
-            while late:
-                undo.append((late[0], _put(late[0])))
-                del late[0]
+    def put_late(module: types.ModuleType) -> None:
+        with lock:  # not held below: another thread may import what a stand-in imports, and wait for the lock in the middle of that
+            mine = late.pop(module.__name__, ())
+        for seam in mine:
+            if not _is_put_late(seam, full):
+                continue
+            take_out = _put(seam)
+            with lock:
+                if not over:
+                    undo.append((seam, take_out))
+                    continue
+            take_out()
 
     try:
         for seam in for_minor(seams, minor(full)):
-            if seam.late and seam.site.partition(":")[0] not in sys.modules:
-                late.append(seam)
-            elif seam not in skipped:
+            if seam in skipped:
+                continue
+            if seam.late and not is_imported(seam):
+                late.setdefault(seam.module, []).append(seam)
+            else:
                 undo.append((seam, _put(seam)))  # one by one: if a later one fails, the earlier ones are undone
-        yield put_late
+        with after_import.acting(late.__contains__, put_late):
+            # What was imported by another thread in the meantime.
+            for name in [name for name in tuple(late) if name in sys.modules]:
+                put_late(importlib.import_module(name))  # waits for that thread
+            yield
     finally:
         with lock:
+            over = True
             late.clear()
         left_in = in_use()
         while undo:
             seam, take_out = undo.pop()
             if not (left_in and seam.in_ansible):
                 take_out()
+
+
+def is_imported(seam: Seam) -> bool:
+    return seam.module in sys.modules
+
+
+def _is_put_late(seam: Seam, full: str) -> bool:
+    """Whether to install a late seam in its module, which has just been imported. Raises SeamError if it is not the one that was tested."""
+    if _go_on_anyway() or not seam.in_ansible:
+        return True
+    found = _state(seam, versions.nearest(full), quick=True)
+    if found.state is State.MOVED:
+        raise SeamError(full, [str(found)], known=minor(full) in KNOWN)
+    return found.state in (State.OK, State.BODY_CHANGED)
 
 
 def _put(seam: Seam) -> Callable[[], None]:

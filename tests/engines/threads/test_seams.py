@@ -153,24 +153,30 @@ def test_the_doctor_prints_the_list(capsys):
     assert ", 0 moved" in out
 
 
-def test_a_late_seam_waits_until_it_is_asked_for_and_comes_out_with_the_others():
+def test_late_seams_wait_for_the_import_of_their_modules_and_come_out_with_the_others():
     line = textwrap.dedent(
         """
-        import sys
-        from forkless.engines.threads.patches import table; from forkless.patching import seams
-        (late,) = [seam for seam in table.SEAMS if seam.late]
-        module, _, name = late.site.partition(":")
-        with seams.installed(table.SEAMS) as put_late:
-            assert module not in sys.modules or seams.minor(seams.version()) == "2.18", "2.18 imports it itself"
-            put_late()
-            put_late()
-            standing = vars(sys.modules[module])[name]
-            assert standing.architecture is not sys.modules[name].architecture
-        assert vars(sys.modules[module])[name] is sys.modules[name]
-        put_late()
-        assert vars(sys.modules[module])[name] is sys.modules[name], "nothing is put in when all is over"
+        import importlib, sys
+        from forkless.engines.threads.patches import table; from forkless.patching import place, seams
+        from forkless.engines.threads import importing
+        importing.import_ansible(ours=False)
+        late = [seam for seam in seams.for_minor(table.SEAMS, seams.minor(seams.version())) if seam.late]
+        few_need = {"ansible.module_utils.urls", "urllib.request"}
+        assert few_need <= {seam.module for seam in late}
+        assert few_need.isdisjoint(sys.modules)
+        def there():
+            return {seam.site: place.find(seam.site).read()[0] for seam in late}
         with seams.installed(table.SEAMS):
-            assert vars(sys.modules[module])[name] is not sys.modules[name], "it is there: why wait"
+            assert few_need.isdisjoint(sys.modules)
+            for seam in late:
+                importlib.import_module(seam.module)
+            during = there()
+        after = there()
+        same = [site for site, thing in during.items() if thing is after[site]]
+        assert not same, same
+        with seams.installed(table.SEAMS):
+            same = [site for site, thing in there().items() if thing is after[site]]
+            assert not same, same
         assert not seams.moved(table.SEAMS, seams.version())
         """
     )

@@ -69,18 +69,16 @@ def _seams_installed(in_use: Callable[[], bool]) -> Iterator[None]:
         seams.check(table.SEAMS)
         _checked = True
     with (
-        seams.installed(table.SEAMS, in_use) as put_late,
+        seams.installed(table.SEAMS, in_use),
         working_directory.views_installed({id(os): stdlib_views.os_view}),
     ):
         modules.VIEWS.update(_VIEWS)
         if working_directory.active():
             modules.VIEWS.update({"os": stdlib_views.os_view, "open": working_directory.open_file})
             modules.FOLDERS.append(working_directory.entered)
-        modules.BEFORE.append(put_late)
         try:
             yield
         finally:
-            modules.BEFORE.clear()
             modules.VIEWS.clear()
             modules.FOLDERS.clear()
             if in_use():

@@ -20,7 +20,7 @@ from forkless.modules.in_process.invocation import Invocation, entered
 from forkless.patching import thread_environ
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from forkless.modules.in_process.source import ModuleSource
     from forkless.modules.live_output import TimedOutput
@@ -49,10 +49,6 @@ def encode_arguments(arguments: Mapping[str, object], profile: str = "legacy") -
     return json.dumps(params, cls=get_module_encoder(profile, Direction.CONTROLLER_TO_MODULE)).encode()
 
 
-# An engine's steps that are taken only when a module is about to run in this process.
-BEFORE: list[Callable[[], None]] = []
-
-
 def execute(
     source: ModuleSource,
     arguments: bytes,
@@ -70,8 +66,6 @@ def execute(
     thread runs the module on a thread that is started for the call, because the main thread cannot have a current
     folder of its own.
     """
-    for step in tuple(BEFORE):
-        step()
     invocation = Invocation(
         name=source.name,
         arguments=arguments,

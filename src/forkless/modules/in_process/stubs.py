@@ -400,7 +400,7 @@ STAND_INS = (
         distro,
         elsewhere=("distro.distro:subprocess", "distro:subprocess"),
     ),
-    # Late: nothing else imports this site.
+    # Late: only modules that gather facts import it.
     Seam("ansible.module_utils.facts.system.platform:platform", "no program can be started", platform_, late=True),
     Seam(f"{WARNINGS}:_global_warnings", "one list for the process", collected("warnings")),
     Seam(f"{WARNINGS}:_global_deprecations", "one list for the process", collected("deprecations")),

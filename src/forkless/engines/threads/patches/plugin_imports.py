@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import builtins
-import contextlib
 import functools
 import importlib
 import importlib.util
@@ -64,8 +63,9 @@ def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = 
         _keep_small()
     if name == "os.path" and fromlist:
         return stdlib_views.os_view.path
-    if level == 0 and top in VIEWS:
-        return VIEWS.get(name, found) if fromlist else VIEWS[top]
+    view = _view(top) if level == 0 else None
+    if view is not None:
+        return VIEWS.get(name, found) if fromlist else view
     if level or top in ("ansible_collections", "ansible"):
         return _loaded(name, found, fromlist)
     return found
@@ -159,8 +159,9 @@ class _Modules(MutableMapping[str, object]):
             if own.replaced[name] is _GONE:
                 raise KeyError(name)
             return own.replaced[name]
-        if name in VIEWS:
-            return VIEWS[name]
+        view = _view(name)
+        if view is not None:
+            return view
         found = sys.modules[name]
         if type(found) is collection_modules.CollectionModule and not collection_modules.is_package(found):
             return own.load(found)
@@ -232,10 +233,17 @@ VIEWS: dict[str, object] = {
     "sys": _PluginSys(sys),
     "time": stdlib_views.time_view,
 }
-with contextlib.suppress(ImportError):  # a Python without OpenSSL
-    import ssl
 
-    VIEWS["ssl"] = process_defaults.SslView(ssl)
+
+def _view(name: str) -> object | None:
+    found = VIEWS.get(name)
+    if (
+        found is None and name == "ssl" and name in sys.modules
+    ):  # made when a plugin has imported it: few runs need OpenSSL
+        found = VIEWS.setdefault(name, process_defaults.SslView(sys.modules[name]))
+    return found
+
+
 BUILTINS: dict[str, object] = {
     **vars(builtins),
     "__import__": import_,

@@ -9,7 +9,6 @@ and sees the process's. A plugin that switches the verification of certificates 
 from __future__ import annotations
 
 import functools
-import urllib.request
 from typing import TYPE_CHECKING, Protocol
 
 from forkless.engines.threads import context
@@ -110,6 +109,8 @@ def open_url(original: Callable[..., object], _site: str) -> object:
         state = _state()
         if state is None or len(args) > 1 or any(value for name, value in kwargs.items() if name != "timeout"):
             return original(url, data, *args, **kwargs)
+        import urllib.request  # imported here: few runs need it, and it is slow to import
+
         opener: _Opener = _own(_OPENER, None) or state.setdefault(_OPENER, urllib.request.build_opener())  # type: ignore[assignment]  # nothing else is set
         timeout = {"timeout": kwargs["timeout"]} if "timeout" in kwargs else {}
         return opener.open(url, data, *args, **timeout)

@@ -384,6 +384,7 @@ SEAMS: tuple[Seam, ...] = (
         "ansible.module_utils.urls:urllib",
         "one request would be sent with the credentials, cookies and certificates of another",
         url_openers.urllib_of_each_thread,
+        late=True,
     ),
     # -- defaults of the stdlib
     Seam(
@@ -397,13 +398,15 @@ SEAMS: tuple[Seam, ...] = (
         "urllib.request:install_opener",
         "a plugin's opener, with its credentials, is not that of the program",
         process_defaults.install_opener,
+        late=True,
     ),
-    Seam("urllib.request:urlopen", "as above", process_defaults.open_url),
+    Seam("urllib.request:urlopen", "as above", process_defaults.open_url, late=True),
     *(
         Seam(
             "ssl:_create_default_https_context",
             "a plugin that verifies no certificates does so for its own requests",
             process_defaults.tls_context,
+            late=True,
         )
         for _ in range(importlib.util.find_spec("_ssl") is not None)  # a Python may be built without OpenSSL
     ),

@@ -9,13 +9,13 @@ Which opener of urllib a thread uses.
 from __future__ import annotations
 
 import threading
-import urllib.request
 from typing import TYPE_CHECKING
 
 from forkless.patching.module_view import ModuleView
 
 if TYPE_CHECKING:
     import types
+    import urllib.request
 
 __all__ = ["urllib_of_each_thread"]
 
@@ -29,9 +29,13 @@ def install_opener(opener: urllib.request.OpenerDirector) -> None:
 
 def urlopen(url: str | urllib.request.Request, data: bytes | None = None, *timeout: float) -> object:
     opener: urllib.request.OpenerDirector | None = vars(_next).pop("opener", None)
-    return (urllib.request.urlopen if opener is None else opener.open)(url, data, *timeout)
+    if opener is None:
+        import urllib.request  # imported here: few runs need it, and it is slow to import
+
+        return urllib.request.urlopen(url, data, *timeout)  # noqa: S310  # what module_utils.urls would have called
+    return opener.open(url, data, *timeout)
 
 
 def urllib_of_each_thread(original: types.ModuleType, _site: str) -> object:
     """`urllib` for module_utils.urls, in which an installed opener is the calling thread's. The program's `urllib.request` is unchanged."""
-    return ModuleView(original, request=ModuleView(urllib.request, install_opener=install_opener, urlopen=urlopen))
+    return ModuleView(original, request=ModuleView(original.request, install_opener=install_opener, urlopen=urlopen))

@@ -23,11 +23,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from forkless.engines.threads import context
+from forkless.patching import after_import
 from forkless.patching.module_view import ModuleView, put_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
-    from importlib.machinery import ModuleSpec
 
     from forkless.engines.threads.context import RunContext
     from forkless.engines.threads.workers.worker import Worker
@@ -315,36 +315,6 @@ def install_views(space: dict[str, object], views: dict[int, object]) -> Callabl
     return put_views(space, {**views, **_BY_ID}, open=open_file)
 
 
-class _ViewInstallingFinder:
-    """Installs the views in each module of Ansible that is imported during a run, right after it was executed."""
-
-    def __init__(self, views: dict[int, object], undo: list[Callable[[], None]]) -> None:
-        self._views, self._undo = views, undo
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        if name.partition(".")[0] not in _OURS:
-            return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None if find is None else find(name, path, target)
-            if spec is not None:
-                self._dress_later(spec.loader)
-                return spec
-        return None
-
-    def _dress_later(self, loader: Any) -> None:
-        execute = getattr(loader, "exec_module", None)
-        if execute is None:
-            return
-
-        def exec_module(module: object) -> None:
-            execute(module)
-            self._undo.append(install_views(vars(module), self._views))
-
-        with contextlib.suppress(AttributeError):  # a loader of frozen modules or namespaces
-            loader.exec_module = exec_module
-
-
 # Plugins of collections and projects get the views from their `__import__`: see `plugin_imports`.
 _OURS = ("ansible",)
 
@@ -358,12 +328,12 @@ def views_installed(views: dict[int, object]) -> Iterator[None]:
     undo: list[Callable[[], None]] = []
     loaded = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in _OURS and module]
     undo += [install_views(vars(module), views) for module in loaded]
-    finder: Any = _ViewInstallingFinder(views, undo)
-    sys.meta_path.insert(0, finder)
     try:
-        yield
+        with after_import.acting(
+            lambda name: name.partition(".")[0] in _OURS,
+            lambda module: undo.append(install_views(vars(module), views)),
+        ):
+            yield
     finally:
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(finder)
         while undo:
             undo.pop()()
