@@ -52,7 +52,7 @@ LAYERS = {
     "__main__": {"cli"},
 }
 # `multiprocessing` is for any program: of core it may use only what knows nothing of runs.
-FOR_ANY_PROGRAM = {"forkless.core.platform", "forkless.core.thread_exception"}
+FOR_ANY_PROGRAM = {"forkless.core.platform", "forkless.core.thread_exception", "forkless.core.thread_stack"}
 # Text that is sent to hosts: the stdlib of Python 3.8 and each other.
 SENT_TO_HOSTS = SOURCE / "modules" / "warm" / "remote"
 # Modules whose name is put together at run time: each is loaded by the one module that is named here.

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Threads with a stack that is deep enough for Ansible, in programs that made the stacks of their threads small."""
+"""Threads with a stack that is deep enough for Ansible, in programs that made the stacks of their threads small; a stack as text."""
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 
-__all__ = ["start_with_deep_stack"]
+__all__ = ["stack_as_text", "start_with_deep_stack"]
 
 # A template that refers to itself recurses through C until Python's recursion limit; with 128 KiB the process ends by SIGSEGV before that.
 _DEEP_ENOUGH = 1024 * 1024
@@ -30,3 +32,19 @@ def start_with_deep_stack(thread: threading.Thread) -> None:
                 threading.stack_size(size)
             return
     thread.start()
+
+
+def stack_as_text(thread: int | None, *, last: int | None = None) -> str:
+    """
+    The calls that a thread, given by its `ident`, is in: all or the last ones, innermost last; "" if the thread does not run.
+
+    May be called by any thread. The lines come from the files. `traceback.format_stack` asks the loader of each module as well, and since
+    Python 3.15 this warns of a module whose `__loader__` is not that of its `__spec__`, as in ansible-core's packages of plugins. In a
+    program that turns warnings into errors, it would raise in the thread that reports a stuck worker, and nothing would be reported.
+    """
+    frame = sys._current_frames().get(thread or 0)
+    calls: list[traceback.FrameSummary] = []
+    while frame is not None and (last is None or len(calls) < last):
+        calls.append(traceback.FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return "".join(traceback.format_list(reversed(calls)))

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 import threading
 import time
-import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from forkless.core import thread_exception
+from forkless.core.thread_stack import stack_as_text
 
 if TYPE_CHECKING:
     from forkless.multiprocessing.process_state import ProcessState
@@ -176,8 +175,7 @@ class Stopper:
                 turn.release()
 
     def report(self) -> Abandoned:
-        frame = sys._current_frames().get(self._ident)
-        stack = "".join(traceback.format_stack(frame, limit=None)[-3:]) if frame else "(no frame)"
+        stack = stack_as_text(self._ident, last=3) or "(no frame)"
         return Abandoned(self._name, self._state.pid, time.monotonic() - self._asked_at, stack)
 
 

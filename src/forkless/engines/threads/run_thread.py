@@ -9,14 +9,12 @@ the run limit are held by the thread that waits in `RunThread.run()`, which rele
 from __future__ import annotations
 
 import contextvars
-import sys
 import threading
 import time
-import traceback
 from typing import TYPE_CHECKING
 
 from forkless.core.errors import SpawnError
-from forkless.core.thread_stack import start_with_deep_stack
+from forkless.core.thread_stack import stack_as_text, start_with_deep_stack
 from forkless.engines.threads.patches.strategy import GRACE
 from forkless.engines.threads.workers import threads
 
@@ -115,5 +113,4 @@ class RunThread:
                 self._changed.wait(max(0.01, min(deadline, now + 0.25) - now))
 
     def _stack(self) -> str:
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        return "".join(traceback.format_stack(frame)) if frame else "(it is about to end)"
+        return stack_as_text(self._thread.ident) or "(it is about to end)"

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from forkless.core import bulk
 from forkless.core.run_context import SCOPE
+from forkless.core.thread_stack import stack_as_text
 from forkless.engines.threads import context as thread_context
 from forkless.engines.threads import late_libraries
 from forkless.engines.threads.context import ThreadScope
@@ -326,8 +327,7 @@ class Worker(ThreadScope):
 
     def stack(self) -> str:
         """The current stack of the worker's thread, formatted; "" if it has none."""
-        frame = sys._current_frames().get(self.thread.ident or 0) if self.thread else None
-        return "".join(traceback.format_stack(frame)) if frame else ""
+        return stack_as_text(self.thread.ident) if self.thread else ""
 
     def describe(self) -> tuple[str, str]:
         """The names of host and task, for messages, without secrets that ansible-core knows. Any thread may call it."""
