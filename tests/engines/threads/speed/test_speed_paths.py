@@ -39,17 +39,17 @@ DONE_BY_ANSIBLE = {
     "warm-modules": ("Connection.exec_command", "2.18"),
     "import-cache": ("ModuleDepFinder.visit_ImportFrom", "2.18"),
 }
-# Those that do not show in what is called have a test of their own, in the matrix too. Those of network devices need collections, and are
-# in the full matrix only.
+# Those that do not show in what is called have a test of their own that says that the part is on, in the matrix too. Those of network devices
+# need collections, and are in the full matrix only.
 ELSEWHERE = {
     **dict.fromkeys(caches.BOUNDS, "engines/threads/speed/test_caches.py: test_every_cache_answers_in_an_ordinary_run"),
     "archive-cache": "modules/warm/test_archives.py: test_it_can_be_switched_off_and_hosts_are_told_the_same",
     "gc-tuning": "engines/threads/speed/test_speed_paths.py: test_a_part_of_the_command_is_on_unless_it_is_switched_off",
     "host-bytecode": "modules/warm/test_pythons_of_hosts.py: test_modules_run_with_bytecode_of_that_python_if_it_is_here_too",
     "live-output": "modules/test_live_output.py: test_it_is_on_unless_it_is_switched_off",
-    "loop-workers": "engines/threads/workers/test_loop_items.py: test_it_can_be_switched_off",
-    "network-asyncssh": "engines/threads/network/test_asyncssh.py: test_the_switch_gives_netcommons_choice_back",
-    "network-connections": "engines/threads/network/test_module_processes.py: test_the_switch_gives_ansibles_helper_back",
+    "loop-workers": "engines/threads/workers/test_loop_items.py: test_items_are_executed_at_once_by_workers_of_their_own_and_reported_in_order",
+    "network-asyncssh": "engines/threads/network/test_asyncssh.py: test_auto_is_asyncssh_and_others_stay_what_they_are",
+    "network-connections": "engines/threads/network/test_module_processes.py: test_a_module_in_a_process_and_one_in_the_worker_use_one_login",
     "plain-routing": "engines/threads/speed/test_speed_paths.py: test_a_part_of_the_command_is_on_unless_it_is_switched_off",
     "remote-files": "ssh/test_remote_files.py: test_a_host_that_has_an_interpreter_is_asked_for_no_shell_and_no_transfer",
 }
