@@ -82,3 +82,18 @@ def test_a_hang_up_that_was_ignored_at_the_start_stays_ignored(taken):
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_the_signal_that_ansible_core_takes_for_its_dump_is_given_back(taken):
+    """Since 2.22 it sets a handler of SIGUSR1 in a run, and does not restore the one before."""
+
+    def mine(*_):
+        taken.append("dump")
+
+    before = signal.signal(signal.SIGUSR1, mine)
+    try:
+        with command_signals.signals_for(Run(taken), View(taken)):
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGUSR1) is mine
+    finally:
+        signal.signal(signal.SIGUSR1, before)

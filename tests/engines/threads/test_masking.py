@@ -108,6 +108,25 @@ def test_a_secret_in_a_path_a_role_or_a_pattern_is_masked_in_events_and_artifact
     assert not [path for path in written if "open-sesame" in path.read_text()]
 
 
+def test_a_secret_in_the_arguments_of_a_task_is_masked_in_every_event_that_shows_them(project):
+    """Ansible shows arguments as they stand in the playbook if it was told to; stock prints them masked."""
+    tasks = """
+    - set_fact: {word: "{{ ('open-' ~ 'sesame') | register_secret }}"}
+      no_log: true
+    - name: Say
+      shell: echo one; sleep 0.5; true open-sesame
+    """
+    env = {"ANSIBLE_DISPLAY_ARGS_TO_STDOUT": "1"}
+    result = project.run(textwrap.dedent(tasks), limit="h1", live_output=True, env=env)
+    assert result.rc == 0, result.stdout
+    shown = {event.event: event.event_data["task_args"] for event in result.events if event.task == "Say"}
+    masked = "_raw_params=echo one; sleep 0.5; true $REDACTED$"
+    assert shown == dict.fromkeys(
+        ("playbook_on_task_start", "runner_on_start", "runner_on_output", "runner_on_ok"), masked
+    )
+    assert "open-sesame" not in result.stdout
+
+
 def test_lines_of_a_secret_that_only_the_controller_knows_are_masked_while_a_task_prints_them(project):
     long = "x" * 4090 + "0123456789" * 10  # is cut in its middle
     project.write("key.txt", "first of the key\nsecond of the key\n")
