@@ -14,6 +14,7 @@ import sys
 import tomllib
 
 import pytest
+import yaml
 
 from forkless import UnsupportedError
 from forkless.cli.commands import doctor
@@ -47,6 +48,26 @@ def test_the_classifiers_name_every_python():
 @pytest.mark.parametrize("page", ["docs/comparison.md", "docs/platforms.md"])
 def test_the_pages_name_the_first_and_the_last(page):
     assert f"{versions.KNOWN[0]}–{versions.KNOWN[-1]}" in (ROOT / page).read_text()
+
+
+def test_no_page_names_another_range():
+    ends = {versions.KNOWN[0]: versions.KNOWN[-1], versions.PYTHONS[0]: versions.PYTHONS[-1]}
+    written = re.compile(rf"(?<![\d.])({'|'.join(map(re.escape, ends))})(?:–| to )(\d\.\d+)")
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("*.md")]
+    found = {(page.name, *pair) for page in pages for pair in written.findall(page.read_text())}
+    assert len(found) > 2
+    assert {one for one in found if ends[one[1]] != one[2]} == set()
+
+
+@pytest.mark.parametrize("name", ["test", "matrix"])
+def test_the_hosted_tests_have_every_python(name):
+    """`make test` and `make matrix` only name the pairs of a Python that the machine does not have."""
+    workflow = yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text())
+    steps = workflow["jobs"][name]["steps"]
+    installed = next(
+        step["with"]["python-version"] for step in steps if step.get("uses", "").startswith("actions/setup-")
+    )
+    assert installed.split() == list(reversed(versions.PYTHONS)), "the last one is `python`"
 
 
 def test_nobody_else_lists_the_minors():
