@@ -82,6 +82,7 @@ def test_a_wrong_flag_gets_ansibles_own_message_and_help_has_our_name(folder):
     said = shell("forkless playbook --help", folder).stdout
     assert said.startswith("usage: forkless playbook")
     assert "--vault-password-file" in said
+    assert "--slices N|auto" in said
     assert "examples:\n  forkless playbook site.yml" in said
 
 

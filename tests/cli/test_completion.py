@@ -38,6 +38,7 @@ def needs(shell):
         (["adhoc", "--module-n"], {"--module-name"}),
         (["playbook", "--format", "js"], {"jsonl", "json"}),
         (["playbook", "si"], {"site.yml"}),
+        (["playbook", "--sli"], {"--slices", "--slices-anyway"}),
         (["jobs", "cl"], {"cleanup"}),
         (["jobs", "cleanup", "--old"], {"--older-than"}),
         (["run", "--rot"], {"--rotate-artifacts"}),

@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
 from forkless.cli import main
 from forkless.queue import schema
+from forkless.queue.records import RunState
 from queue_support import playbook, wait_until
 
 pytestmark = pytest.mark.spawns
@@ -41,6 +43,13 @@ def worker(url, tmp_path):
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=240) == 0, (tmp_path / "worker.log").read_text()
+
+
+def test_the_help_of_runs_names_every_state_of_a_run(capsys):
+    with pytest.raises(SystemExit):
+        main(["runs", "list", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"only those in this state: {', '.join(get_args(RunState))} (may be repeated)" in said
 
 
 def test_launch_follow_list_show_and_relaunch(forkless, worker, project, database):

@@ -7,8 +7,9 @@ import argparse
 from typing import Any
 
 from forkless.cli.view import run_view
+from forkless.core import platform
 
-__all__ = ["EXAMPLES", "NAMES", "add_flags", "explain", "hide_flags"]
+__all__ = ["EXAMPLES", "NAMES", "add_flags", "add_slice_flags", "explain", "hide_flags"]
 
 # Ansible's commands, and forkless's for each.
 NAMES = {"ansible-playbook": "playbook", "ansible": "adhoc", "ansible-console": "console"}
@@ -70,14 +71,41 @@ def add_flags(parser: argparse.ArgumentParser) -> list[str]:
     return [one.dest for one in ours]
 
 
+def add_slice_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of `forkless playbook` that Ansible's parser never sees: each slice is a process with a command line of its own."""
+    group = parser.add_argument_group("forkless, in several processes")
+    group.add_argument(
+        "--slices",
+        type=_number_of_slices,
+        metavar="N|auto",
+        help="split the hosts over so many processes with one output; auto: one for each core",
+    )
+    group.add_argument("--slices-anyway", action="store_true", help="also where slices change what the playbook means")
+
+
+def _number_of_slices(text: str) -> int:
+    if text == "auto":
+        return platform.cores()
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is neither a whole number above zero nor auto")
+    return int(text)
+
+
+def _slices_help() -> str:
+    parser = argparse.ArgumentParser(add_help=False, usage=argparse.SUPPRESS)
+    add_slice_flags(parser)
+    return parser.format_help().strip() + "\n\n"
+
+
 def explain(parser: argparse.ArgumentParser, command: str) -> None:
-    """Give --help the name of the forkless command, and examples. Errors and --version stay exactly Ansible's."""
+    """Give --help the name of the forkless command, all of its flags, and examples. Errors and --version stay exactly Ansible's."""
     upstream = parser.format_help
 
     def format_help() -> str:
         name, parser.prog = parser.prog, f"forkless {NAMES[command]}"
         try:
-            return f"{upstream().rstrip()}\n\n{EXAMPLES[command]}"
+            slices = _slices_help() if command == "ansible-playbook" else ""
+            return f"{upstream().rstrip()}\n\n{slices}{EXAMPLES[command]}"
         finally:
             parser.prog = name
 

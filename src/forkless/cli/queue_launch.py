@@ -141,7 +141,7 @@ def add_queue_flags(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="only a worker with this label (again: with all of them)",
+        help="only a worker with this label (may be repeated: with all of them)",
     )
     group.add_argument(
         "--lock",

@@ -20,6 +20,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from forkless.cli import slice_process
+from forkless.cli.command_flags import add_slice_flags
+from forkless.core import platform
 from forkless.core.errors import SpecError
 from forkless.runs import slices
 
@@ -46,8 +48,7 @@ _ASKING = ("-k", "-K", "-J", "--ask-pass", "--ask-become-pass", "--ask-vault-pas
 
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(prog="forkless playbook", add_help=False, allow_abbrev=False)
-    parser.add_argument("--slices", type=_number)
-    parser.add_argument("--slices-anyway", action="store_true")
+    add_slice_flags(parser)
     parser.add_argument("--modules")
     parser.add_argument("--stuck-after")
     parser.add_argument("--plain", action="store_true")
@@ -60,18 +61,6 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
                 f"{word} would ask in every slice; name a file (--become-password-file, --connection-password-file, --vault-password-file)"
             )
     return asked, rest
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _number(text: str) -> int:
-    if text == "auto":
-        return _cores()
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is neither a whole number above zero nor auto")
-    return int(text)
 
 
 class _Slice:
@@ -226,7 +215,9 @@ def main(argv: list[str]) -> int:
     running: list[_Slice] = []
     with tempfile.TemporaryDirectory(prefix="forkless-slices-") as folder, _passing_on(running) as came:
         # As many as can be at work at once import ansible-core while the hosts are looked up, and wait.
-        running += [_Slice(number, [*rest, *given], output) for number in range(1, min(asked.slices, _cores()) + 1)]
+        running += [
+            _Slice(number, [*rest, *given], output) for number in range(1, min(asked.slices, platform.cores()) + 1)
+        ]
         try:
             hosts = slices.hosts_of(rest, os.getcwd(), os.environ, anyway=asked.slices_anyway)
         except BaseException:

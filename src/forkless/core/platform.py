@@ -12,6 +12,7 @@ __all__ = [
     "can_exec",
     "can_fork",
     "can_thread",
+    "cores",
     "ctty_tools",
     "green_threads",
     "has_pty",
@@ -165,3 +166,8 @@ def open_files_limit() -> int | None:
         return None
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return None if soft == resource.RLIM_INFINITY else soft
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

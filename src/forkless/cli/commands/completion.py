@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 
 from forkless.cli import COMMANDS
+from forkless.cli.command_flags import add_slice_flags
 
 __all__ = ["Flag", "flags", "main", "script"]
 
@@ -65,6 +66,9 @@ def _ansible(command: str) -> list[Flag]:
 def flags() -> dict[str, list[Flag]]:
     """The flags of every command; subcommands have keys like `jobs list`."""
     found = {name: _ansible(name) for name in ("playbook", "adhoc", "console")}
+    slices = argparse.ArgumentParser(add_help=False)
+    add_slice_flags(slices)
+    found["playbook"] += _of(slices)
     for name in ("exec", "shim", "run", "watch", "launch", "worker", "serve", "doctor", "completion"):
         found[name] = _of(importlib.import_module(f"forkless.cli.commands.{name}").parser())
     for name in _GROUPS:

@@ -61,9 +61,9 @@ Records are read from .ansible_async_state in the current folder unless --store 
 EXIT_CODES = """\
 exit codes:
   0  success; `wait`: the job is done
-  1  not: a job failed, a record is damaged, what was asked was refused; `status`: a job has not ended well
-  2  arguments that make no sense; `wait`: there is no such job
-  3  it cannot tell: the host was not reached or could not answer, or the time of `wait` is up
+  1  failure: a job failed, a record is damaged, or the command was refused; `status`: a job has not ended well, or could not be asked about
+  2  wrong arguments; `wait`: there is no such job
+  3  not known: the host was not reached or could not answer, or the time of `wait` is up
   4  `wait`: the job is dead, lost or killed
   5  `wait`: the job passed its own time limit
 With several jobs `wait` exits with the highest of their codes.
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--host", default="", help="only jobs of this host")
         sub.add_argument("--playbook-name", default="", help="only jobs of this playbook")
         sub.add_argument(
-            "--store", default=f"file:{STATE_DIR}", metavar="URL", help="file:/path, s3://... or ara+http://..."
+            "--store", default=f"file:{STATE_DIR}", metavar="URL", help="file:/path, s3://..., ara+http://... or queue:"
         )
         sub.add_argument("--format", choices=["table", "json"], default="table")
         if hosts:
@@ -142,7 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     waiting = command("wait", wait, "wait until jobs are over", job="some")
     waiting.add_argument("--any", action="store_true", help="until one of them is over, not all")
     waiting.add_argument("--timeout", type=_seconds, help="give up after this time (seconds, or 10m, 2h, 1d)")
-    waiting.add_argument("--interval", type=_seconds, default=5.0, help="how often to ask (default: 5)")
+    waiting.add_argument("--interval", type=_seconds, default=5.0, help="seconds between two questions (default: 5)")
     waiting.add_argument(
         "--notify",
         metavar="URL",
@@ -158,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     kill = command("kill", _kill, "end a running job", job="one")
     kill.add_argument("--signal", type=int, default=15, help="the first signal (default: 15)")
-    kill.add_argument("--grace", type=_seconds, default=10.0, help="time until SIGKILL (default: 10)")
+    kill.add_argument("--grace", type=_seconds, default=10.0, help="seconds until SIGKILL (default: 10)")
     cleanup = command("cleanup", _cleanup, "remove jobs that are over; running ones are never touched", job="any")
     cleanup.add_argument("--state", action="append", choices=ENDED, help="only in this state (may be repeated)")
     cleanup.add_argument("--older-than", type=_seconds, default=0.0, help="only if it ended so long ago (7d, 12h, ...)")
@@ -175,9 +175,9 @@ def _parser() -> argparse.ArgumentParser:
         output = command(name, logs, text, job="one")
         output.add_argument("-f", "--follow", action="store_true", help="go on until the job is over")
         output.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
-        output.add_argument("--path", default="", help="the file that the job prints to")
+        output.add_argument("--path", default="", help="the file that the job prints to, if it cannot be found out")
         output.add_argument(
-            "--interval", type=_seconds, default=2.0, help="how often to look when following (default: 2)"
+            "--interval", type=_seconds, default=2.0, help="with --follow: seconds between two looks (default: 2)"
         )
     return parser
 

@@ -42,13 +42,18 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("check", help="whether this machine can use the queue")
     commands.add_parser("key", help="make the workers' key, unless it is there")
     limit = commands.add_parser("limit", help="how many runs with a label may be under way at once")
-    limit.add_argument("label")
-    limit.add_argument("most", type=int)
+    limit.add_argument("label", help="as in site=fra")
+    limit.add_argument("most", type=int, help="how many at once (0: no limit)")
     keep = commands.add_parser("keep", help="how long events and runs are kept; workers delete them")
-    keep.add_argument("--events", type=float, metavar="DAYS", help="after the end of their run (0: for ever)")
-    keep.add_argument("--runs", type=float, metavar="DAYS", help="with events and recap (0: for ever)")
+    keep.add_argument("--events", type=float, metavar="DAYS", help="days after the end of their run (0: for ever)")
+    keep.add_argument(
+        "--runs",
+        type=float,
+        metavar="DAYS",
+        help="days after their end; their events and recap are deleted, too (0: for ever)",
+    )
     prune = commands.add_parser("prune", help="delete old runs with their events")
-    prune.add_argument("--older-than", type=float, required=True, metavar="DAYS")
+    prune.add_argument("--older-than", type=float, required=True, metavar="DAYS", help="days after the end of the run")
     return made
 
 

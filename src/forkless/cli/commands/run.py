@@ -78,7 +78,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("-q", "--quiet", action="store_true", help="print nothing")
     ours = made.add_argument_group("forkless")
     ours.add_argument(
-        "--engine", choices=engines.NAMES, help="in this process, or ansible-runner's events from a child"
+        "--engine",
+        choices=engines.NAMES,
+        help="threads: in this process; runner: in a child process, by ansible-runner; queue: on a worker (default: what `forkless doctor` names)",
     )
     run_view.add_flags(ours)
     return made

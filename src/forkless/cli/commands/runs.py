@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "parser"]
 
+# Those of queue.records, which is not imported for --help.
+_STATES = ("waiting", "running", "successful", "failed", "canceled", "lost")
+
 EXAMPLES = """\
 examples:
   forkless runs list --status running --status waiting
@@ -44,16 +47,22 @@ def parser() -> argparse.ArgumentParser:
     form.add_argument("--format", choices=["pretty", "json"], default="pretty")
     listing = commands.add_parser("list", parents=[form], help="the newest runs")
     listing.add_argument(
-        "--status", action="append", default=[], metavar="STATE", help="only those in this state (again: or that)"
+        "--status",
+        action="append",
+        default=[],
+        metavar="STATE",
+        help=f"only those in this state: {', '.join(_STATES)} (may be repeated)",
     )
     listing.add_argument(
         "--search", default="", metavar="TEXT", help="only those whose playbook, limit or launcher has the text"
     )
     listing.add_argument("--host", default="", help="only those whose recap has the host")
-    listing.add_argument("--before", type=int, metavar="RUN", help="only older ones than this")
+    listing.add_argument("--before", type=int, metavar="RUN", help="only runs older than this one")
     listing.add_argument("-n", type=int, default=30, dest="limit", help="how many (default: 30)")
     commands.add_parser("show", parents=[one, form], help="everything about one run but its output")
-    following = commands.add_parser("follow", parents=[one], help="print a run's output from its begin, as it comes")
+    following = commands.add_parser(
+        "follow", parents=[one], help="print a run's output from its beginning, as it comes"
+    )
     following.add_argument("--format", choices=["pretty", "jsonl"], default="pretty")
     following.add_argument("--after", type=int, default=0, metavar="POSITION", help="only events after this one")
     commands.add_parser("cancel", parents=[one], help="end a run")

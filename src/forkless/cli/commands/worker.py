@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="take runs that ask for this label, too (six at most)",
+        help="take runs that ask for this label, too (may be repeated, six at most)",
     )
     made.add_argument("--name", default="", help="how the worker is called in lists (default: the host's name)")
     made.add_argument(
