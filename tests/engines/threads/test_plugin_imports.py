@@ -16,6 +16,7 @@ import types
 
 import pytest
 
+from engines_support import locks_held_by
 from forkless.core.events import Status
 
 pytestmark = [pytest.mark.spawns, pytest.mark.interrupts]
@@ -310,9 +311,12 @@ def gate(monkeypatch):
     """A module that blocks the first thread that calls it, in C, where no exception reaches it."""
     module = types.ModuleType("forkless_test_gate")
     module.entered, module.opened = threading.Event(), threading.Event()
+    module.held = None
+    first = threading.Lock()
 
     def pass_through():
-        if not module.entered.is_set():
+        if first.acquire(blocking=False):
+            module.held = locks_held_by(threading.get_ident())
             module.entered.set()
             module.opened.wait()
 
@@ -328,6 +332,7 @@ def test_a_plugin_that_blocks_while_it_is_imported_blocks_no_other_run(project, 
     blocked = project.start(task, limit="h1", name="blocked.yml")
     try:
         assert gate.entered.wait(SOON)
+        assert gate.held == [], "other threads would wait for the one that is blocked"
         result = project.run(
             task + "- debug: {msg: \"{{ 'x' | upper }} {{ lookup('env', 'HOME') }}\"}\n", limit="h2,h3"
         )
@@ -342,6 +347,8 @@ def test_a_plugin_that_blocks_while_it_is_imported_blocks_no_other_worker_of_its
     task = lookup(BLOCKS)
     run = project.start(task, forks=6, head="strategy: free")
     try:
+        assert gate.entered.wait(SOON)
+        assert gate.held == [], "other threads would wait for the one that is blocked"
         others = set()
         for event in run.events():
             if event.event == "runner_on_ok":

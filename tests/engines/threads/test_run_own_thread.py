@@ -14,6 +14,7 @@ import time
 import pytest
 
 import forkless
+from engines_support import locks_held_by, own_thread_of
 from forkless.engines.threads import engine, run_thread
 
 pytestmark = [pytest.mark.spawns, pytest.mark.interrupts]
@@ -179,6 +180,7 @@ WHILE_IMPORTED = {
     "callback": "callback_plugins/blocks.py",
     "inventory": "inventory_plugins/blocks.py",
     "strategy": "strategy_plugins/blocks.py",
+    "strategy of a collection": "collections/ansible_collections/t/imports/plugins/strategy/blocks.py",
 }
 
 
@@ -192,18 +194,23 @@ def test_a_plugin_that_blocks_while_the_runs_own_thread_imports_it_stops_no_othe
         "callback": CALLBACK.format(method="v2_playbook_on_start", block="pass"),
         "inventory": INVENTORY,
         "strategy": STRATEGY.format(program="true"),
+        "strategy of a collection": STRATEGY.format(program="true"),
     }[kind]
     project.write(WHILE_IMPORTED[kind], plugin + f"\nimport subprocess\nsubprocess.call([{program!r}])\n")
     more = {"head": "strategy: blocks\n"} if kind == "strategy" else {}
+    of_collection = {"head": "strategy: t.imports.blocks\n"} if kind == "strategy of a collection" else {}
     # The environment is one and the same for all runs, so that none waits for its turn.
     environ = {"ANSIBLE_INVENTORY_ENABLED": "blocks,ini"} if kind == "inventory" else {}
     environ |= {f"ANSIBLE_{kind.upper()}_PLUGINS": str(project.folder / f"{kind}_plugins")} if more or environ else {}
-    run = project.start("- debug: {msg: hi}\n", limit="h1", env=environ, **more)
+    run = project.start("- debug: {msg: hi}\n", limit="h1", env=environ, **more, **of_collection)
     try:
         wait_for(lambda: pidfile.exists() or run._result is not None)
         assert run._result is None, run.wait().stdout
+        assert locks_held_by(own_thread_of(run)) == [], "other threads would wait for the one that is blocked"
         if kind != "inventory":  # every run with this setting imports it, and blocks
-            other = projects("other").start("- debug: {msg: hi}\n", limit="h1", env=environ)
+            # A project with collections of its own has a configuration of its own, and runs with different ones take turns.
+            elsewhere = project if of_collection else projects("other")
+            other = elsewhere.start("- debug: {msg: hi}\n", limit="h1", env=environ, name="other.yml")
             assert other.wait(SOON).rc == 0
             assert run._result is None, run.wait().stdout
     finally:
