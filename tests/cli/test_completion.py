@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
 
+import docs_blocks
 from terminal import Terminal
 
 pytestmark = [pytest.mark.spawns, pytest.mark.xdist_group("completion")]
@@ -16,9 +19,16 @@ pytestmark = [pytest.mark.spawns, pytest.mark.xdist_group("completion")]
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory):
-    """All three, made once, and a `forkless` on the way to be completed."""
+    """All three and the flags that they are made from, made once, and a `forkless` on the way to be completed."""
     folder = tmp_path_factory.mktemp("completion")
-    code = "import sys\nfrom forkless.cli.commands.completion import script\nfor s in ('bash', 'zsh', 'fish'):\n open(f'{sys.argv[1]}/c.{s}', 'w').write(script(s))"
+    code = """
+import json, pathlib, sys
+from forkless.cli.commands.completion import flags, script
+folder = pathlib.Path(sys.argv[1])
+for shell in ("bash", "zsh", "fish"):
+    (folder / f"c.{shell}").write_text(script(shell))
+(folder / "flags.json").write_text(json.dumps({command: [name for flag in its for name in flag.names] for command, its in flags().items()}))
+"""
     subprocess.run([sys.executable, "-c", code, str(folder)], check=True, timeout=200)
     (folder / "site.yml").write_text("")
     return folder
@@ -87,3 +97,20 @@ def test_fish_offers(scripts, line, first):
         cwd=scripts, capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
     assert [one.split("\t")[0] for one in done.stdout.splitlines()] == [first]
+
+
+def test_the_pages_name_only_flags_that_there_are(scripts):
+    known = json.loads((scripts / "flags.json").read_text())
+    seen, wrong = 0, []
+    for page in docs_blocks.pages():
+        for line in (docs_blocks.ROOT / page).read_text().splitlines():
+            # A command ends where the shell or the sentence ends it, and where a remark begins.
+            for found in re.finditer(r"(?<![\w./-])forkless ([a-z]+(?: [a-z]+)?)([^`|;&#)]*?)(?:  |[`|;&#)]|$)", line):
+                words = found[1].split()
+                command = next((name for name in (found[1], words[0]) if name in known), "exec")
+                for flag in re.findall(r"(?<=\s)--?[a-z][a-z-]*", found[2] if command != "exec" else ""):
+                    seen += 1
+                    if flag not in known[command]:
+                        wrong.append(f"{page}: forkless {command} {flag}")
+    assert wrong == []
+    assert seen > 40
