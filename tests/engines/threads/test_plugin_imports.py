@@ -218,11 +218,35 @@ def test_a_signal_that_ends_the_process_of_a_plugin_ends_its_worker_and_not_the_
     assert sent == []
 
 
+@pytest.mark.parametrize(
+    "act",
+    ["os.kill(os.getpid(), signal.SIGKILL)", "os.abort()", "os._exit(3)", "signal.pthread_kill(own, signal.SIGTERM)"],
+)
+def test_the_same_on_a_thread_that_the_plugin_has_started(project, play, sent, act):
+    task = play(f"""
+        def act(host):
+            import os, signal, threading, time
+            own = threading.get_ident()
+            def end():
+                {act}
+            threading.Thread(target=end).start()
+            for _ in range(24000):
+                time.sleep(0.01)
+            return "went on"
+    """)
+    result = project.run(task, limit="h1", timeout=SOON)
+    assert (result.status, result.sentence) == (Status.FAILED, "A worker was found in a dead state")
+    assert sent == []
+
+
+@pytest.mark.parametrize("on_thread", [False, True])
 @pytest.mark.parametrize("act", ["os.kill(os.getpid(), signal.SIGTERM)", "os.kill(0, signal.SIGINT)", "os.abort()"])
-def test_a_module_in_this_process_that_signals_itself_has_failed_and_the_run_goes_on(project, sent, act):
+def test_a_module_in_this_process_that_signals_itself_has_failed_and_the_run_goes_on(project, sent, act, on_thread):
+    if on_thread:
+        act = f"threading.Thread(target=lambda: {act}).start(); [time.sleep(0.01) for _ in range(24000)]"
     lines = (
         "#!/usr/bin/python",
-        "import os, signal",
+        "import os, signal, threading, time",
         "from ansible.module_utils.basic import AnsibleModule",
         f"module = AnsibleModule({{}}); {act}; module.exit_json()",
     )

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import builtins
 import concurrent.futures
 import importlib.metadata
 import locale
@@ -311,6 +312,56 @@ def test_a_signal_or_an_exit_that_ends_its_process_ends_it_and_not_the_program(r
     head = "import os, signal, threading\nimport os.path\nfrom os import kill"
     result = run_module(f"{act}\nmodule.exit_json(went='on')", head=head)
     assert (result["failed"], result["rc"]) == (True, ENDS[act]), result
+    assert sent == []
+
+
+@pytest.mark.parametrize("act", [*ENDS, "signal.pthread_kill(own, signal.SIGSEGV)"])
+@pytest.mark.parametrize("start", ["threading.Thread(target=act).start()", "ThreadPoolExecutor(1).submit(act)"])
+def test_the_same_on_a_thread_that_it_has_started(run_module, sent, act, start):
+    """It ends the module's process, and so the module, whatever its own thread is doing."""
+    head = "import os, signal, threading, time\nimport os.path\nfrom os import kill\nfrom concurrent.futures import ThreadPoolExecutor"
+    body = f"""
+    def act():
+        {act}
+    own = threading.get_ident()
+    {start}
+    for _ in range(24000):
+        time.sleep(0.01)
+    module.exit_json(went='on')
+    """
+    result = run_module(body, head=head)
+    assert (result["failed"], result["rc"]) == (True, ENDS.get(act, -signal.SIGSEGV)), result
+    assert sent == []
+
+
+def test_leaving_python_on_a_thread_that_it_has_started_ends_that_thread_only(run_module, sent):
+    head = "import sys, threading"
+    body = "t = threading.Thread(target=sys.exit, args=(3,)); t.start(); t.join(); module.exit_json(went='on')"
+    assert run_module(body, head=head)["went"] == "on"
+    assert sent == []
+
+
+def test_a_thread_of_a_module_that_has_ended_ends_nothing_else(run_module, sent):
+    may_act, acted, before = threading.Event(), threading.Event(), set(threading.enumerate())
+    builtins.may_act, builtins.acted = may_act, acted
+    try:
+        body = """
+        def act():
+            may_act.wait(240)
+            try:
+                os._exit(3)
+            finally:
+                acted.set()
+        threading.Thread(target=act).start()
+        module.exit_json(went='on')
+        """
+        assert run_module(body, head="import os, threading")["went"] == "on"
+        may_act.set()
+        assert acted.wait(240)
+        for thread in set(threading.enumerate()) - before:
+            thread.join(240)
+    finally:
+        del builtins.may_act, builtins.acted
     assert sent == []
 
 

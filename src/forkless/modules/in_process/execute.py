@@ -16,7 +16,7 @@ from forkless.core import platform
 from forkless.core.errors import UnsupportedError
 from forkless.core.thread_stack import start_with_deep_stack
 from forkless.modules.in_process import cwd_and_environ
-from forkless.modules.in_process.invocation import Invocation, entered
+from forkless.modules.in_process.invocation import EndedByThread, Invocation, entered
 from forkless.patching import thread_environ
 
 if TYPE_CHECKING:
@@ -98,19 +98,33 @@ def _run(source: ModuleSource, invocation: Invocation, variables: dict[str, str]
         around.enter_context(cwd_and_environ.folder(cwd))
         around.enter_context(thread_environ.variables_of_this_thread(variables))
         around.enter_context(entered(invocation))
+        rc = 1
         try:
-            source.run()
-            rc = 0  # not reached: run() raises
-        except SystemExit as leaving:
-            rc = _exit_code(leaving, invocation)
-        except KeyboardInterrupt:
-            if not invocation.interrupted_itself:
-                raise
-            rc = -signal.SIGINT
-        except Exception as err:  # noqa: BLE001  # a module's exception is reported as its result
-            _tell(err, invocation)
-            rc = 1
+            try:
+                rc = _run_to_its_end(source, invocation)
+            finally:
+                invocation.finish()
+        except EndedByThread:  # sent at most once
+            invocation.finish()
+        if invocation.ended_with is not None:
+            rc = invocation.ended_with
     return ModuleResult(rc, invocation.stdout.getvalue(), invocation.stderr.getvalue())
+
+
+def _run_to_its_end(source: ModuleSource, invocation: Invocation) -> int:
+    invocation.begin()
+    try:
+        source.run()
+    except SystemExit as leaving:
+        return _exit_code(leaving, invocation)
+    except KeyboardInterrupt:
+        if not invocation.interrupted_itself:
+            raise
+        return -signal.SIGINT
+    except Exception as err:  # noqa: BLE001  # a module's exception is reported as its result
+        _tell(err, invocation)
+        return 1
+    return 0  # not reached: run() raises
 
 
 def _exit_code(leaving: SystemExit, invocation: Invocation) -> int:

@@ -4,19 +4,35 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
+import sys
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from forkless.core import thread_exception
+from forkless.core.run_context import SCOPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
+    from forkless.core.run_context import Interruptible
     from forkless.modules.live_output import TimedOutput
 
-__all__ = ["VIEWS", "Invocation", "SignalAction", "current", "entered"]
+__all__ = [
+    "VIEWS",
+    "EndedByThread",
+    "Invocation",
+    "SignalAction",
+    "belonging",
+    "current",
+    "entered",
+    "executor_submit",
+    "thread_start",
+]
 
 # Replacements for modules that an Ansible module imports by name, such as `time` with an interruptible sleep. The
 # engine fills this.
@@ -52,6 +68,40 @@ class Invocation:
     signals: dict[int, SignalAction] = field(default_factory=dict)
     interrupted_itself: bool = False
     """Whether the module has sent SIGINT to its own process; any other KeyboardInterrupt is the program's."""
+    ended_with: int | None = None
+    """The exit status with which a thread that the module has started has ended its process; None if none has."""
+    _thread: int | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def begin(self) -> None:
+        """Called on the module's thread before the module's code."""
+        self._thread = threading.get_ident()
+
+    def is_on_own_thread(self) -> bool:
+        """Whether the calling thread is the module's, and not one that the module has started."""
+        return self._thread in (None, threading.get_ident())
+
+    def finish(self) -> None:
+        """Called on the module's thread after the module's code: from now on no other thread ends it. May be called again."""
+        with self._lock:
+            self._thread = None
+        if self.ended_with is not None:
+            thread_exception.take_back()
+            interrupt = _interrupt()
+            if interrupt is not None and interrupt.sent is not None:  # it may have been the one that was taken back
+                raise interrupt.sent
+
+    def end(self, status: int) -> NoReturn:
+        """
+        End the module as a process that ends with this status (negative: by a signal). On a thread that the module has started both end: the
+        thread here, the module's own when it next executes Python code.
+        """
+        with self._lock:
+            if self._thread is not None and self._thread != threading.get_ident() and self.ended_with is None:
+                self.ended_with = status
+                interrupt = _interrupt()
+                (thread_exception.send if interrupt is None else interrupt.raise_once)(self._thread, EndedByThread)
+        raise SystemExit(status)
 
     @contextlib.contextmanager
     def telling(self) -> Iterator[None]:
@@ -68,6 +118,15 @@ class Invocation:
                 self.at_exit.pop()()
 
 
+def _interrupt() -> Interruptible | None:
+    scope = SCOPE.get()
+    return None if scope is None else scope.interrupt
+
+
+class EndedByThread(BaseException):
+    """Raised on a module's thread when a thread that the module has started ends the module's process."""
+
+
 class _CurrentInvocation(threading.local):
     invocation: Invocation | None = None
 
@@ -78,6 +137,65 @@ _here = _CurrentInvocation()
 def current() -> Invocation | None:
     """The invocation that runs on the calling thread, or None."""
     return _here.invocation
+
+
+@contextlib.contextmanager
+def belonging(invocation: Invocation | None) -> Iterator[None]:
+    """For the length of the block the calling thread, which the module has started, belongs to this invocation; None: to none."""
+    outer, _here.invocation = _here.invocation, invocation
+    try:
+        yield
+    finally:
+        _here.invocation = outer
+
+
+def thread_start(original: Callable[..., object], _site: str) -> object:
+    """Wrap `Thread.start`: a thread that a module starts is one of the module's process."""
+    from concurrent.futures import thread as pools
+
+    @functools.wraps(original)
+    def start(thread: threading.Thread) -> None:
+        invocation = current()
+        # A thread of an executor, which may be a library's, belongs to whoever submits each item.
+        if invocation is None or getattr(thread, "_target", None) is pools._worker:
+            original(thread)
+            return
+        vars(thread)["run"] = functools.partial(_run, thread, invocation, thread.run)
+        try:
+            thread_exception.starting(functools.partial(original, thread))
+        except BaseException:
+            if thread.ident is None:  # it has not begun, and may be started again
+                vars(thread).pop("run", None)
+            raise
+
+    return start
+
+
+def _run(thread: threading.Thread, invocation: Invocation, run: Callable[[], object]) -> None:
+    vars(thread).pop("run", None)
+    # One that leaves ends a thread without a word; the program's threading.excepthook may not know that.
+    with belonging(invocation), contextlib.suppress(SystemExit):
+        run()
+
+
+def executor_submit(original: Callable[..., object], _site: str) -> object:
+    """Wrap `ThreadPoolExecutor.submit`: what a module submits is carried out in the module's process."""
+
+    @functools.wraps(original)
+    def submit(executor: object, function: Callable[..., object], /, *args: object, **kwargs: object) -> object:
+        invocation, interpreters = current(), sys.modules.get("concurrent.futures.interpreter")
+        if invocation is None or (
+            interpreters is not None and isinstance(executor, interpreters.InterpreterPoolExecutor)
+        ):
+            return original(executor, function, *args, **kwargs)
+        return original(executor, functools.partial(_call, invocation, function), *args, **kwargs)
+
+    return submit
+
+
+def _call(invocation: Invocation, function: Callable[..., object], /, *args: object, **kwargs: object) -> object:
+    with belonging(invocation):
+        return function(*args, **kwargs)
 
 
 @contextlib.contextmanager

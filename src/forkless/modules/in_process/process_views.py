@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import types
 from typing import TYPE_CHECKING
 
@@ -45,10 +44,10 @@ def _deliver(invocation: Invocation, number: int) -> None:
     if callable(action) and number != signal.SIGKILL:
         action(number, sys._getframe(1))
         return
-    if number == signal.SIGINT:
+    if number == signal.SIGINT and invocation.is_on_own_thread():
         invocation.interrupted_itself = True
         raise KeyboardInterrupt
-    raise SystemExit(-number)
+    invocation.end(-number)
 
 
 class _InvocationView(types.ModuleType):
@@ -87,7 +86,7 @@ class _SysOfModule(_InvocationView):
 class _OsOfModule(_InvocationView):
     def kill(self, pid: int, number: int) -> None:
         invocation = _own_process()
-        if invocation is not None and pid in (0, os.getpid(), -os.getpgrp()):
+        if invocation is not None and pid in (0, os.getpid(), self._real().getpid(), -os.getpgrp()):
             _deliver(invocation, number)
         else:
             self._real().kill(pid, number)
@@ -99,14 +98,18 @@ class _OsOfModule(_InvocationView):
             self._real().killpg(group, number)
 
     def abort(self) -> None:
-        if _own_process() is None:
+        invocation = _own_process()
+        if invocation is None:
             self._real().abort()
-        raise SystemExit(-signal.SIGABRT)
+        else:
+            invocation.end(-signal.SIGABRT)
 
     def _exit(self, status: int) -> None:
-        if _own_process() is None:
+        invocation = _own_process()
+        if invocation is None:
             self._real()._exit(status)
-        raise SystemExit(status)
+        else:
+            invocation.end(status)
 
 
 class _SignalOfModule(_InvocationView):
@@ -129,7 +132,7 @@ class _SignalOfModule(_InvocationView):
         os_view.kill(os.getpid(), number)
 
     def pthread_kill(self, thread: int, number: int) -> None:
-        if thread == threading.get_ident():
+        if number and _own_process() is not None:  # every thread is one of this process, which a signal to it would end
             self.raise_signal(number)
         else:
             self._real().pthread_kill(thread, number)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from forkless.core import versions
 from forkless.modules.in_process import programs
-from forkless.modules.in_process.invocation import VIEWS, current
+from forkless.modules.in_process.invocation import VIEWS, current, executor_submit, thread_start
 from forkless.modules.in_process.source import needs_program
 from forkless.modules.live_output import run_secrets
 from forkless.modules.warm.remote.live_output import asks, secret_forms, tap
@@ -402,6 +402,10 @@ STAND_INS = (
     ),
     # Late: only modules that gather facts import it.
     Seam("ansible.module_utils.facts.system.platform:platform", "no program can be started", platform_, late=True),
+    Seam("threading:Thread.start", "a module's threads are in its process", thread_start),
+    Seam(
+        "concurrent.futures.thread:ThreadPoolExecutor.submit", "a module's threads are in its process", executor_submit
+    ),
     Seam(f"{WARNINGS}:_global_warnings", "one list for the process", collected("warnings")),
     Seam(f"{WARNINGS}:_global_deprecations", "one list for the process", collected("deprecations")),
     Seam("ansible.module_utils._internal._debug:signal", "signals are the program's", signal_, SINCE_2_22),

@@ -19,6 +19,7 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Protocol
 
+from forkless.core import thread_exception
 from forkless.modules.warm.bytecode import COMPILER
 from forkless.modules.warm.payload import MAGIC
 from forkless.modules.warm.remote import main
@@ -386,6 +387,10 @@ class _NeverInterrupted:
     """The Interrupt of a caller that cannot be interrupted."""
 
     own_session = True
+    sent = None
+
+    def raise_once(self, thread: int, error: type[BaseException]) -> None:
+        thread_exception.send(thread, error)
 
     def shielded(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -12,6 +12,7 @@ import pytest
 from forkless.core.stop import Stop
 from forkless.engines.threads import context
 from forkless.engines.threads.workers import threads
+from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
 from forkless.engines.threads.workers.worker import Worker
 
 
@@ -50,3 +51,35 @@ def test_a_worker_that_has_answered_is_left_to_tidy_up(answered, monkeypatch):
         assert worker.tidied is answered
         assert worker.exitcode == (0 if answered else -15)
         threads.worker_threads(run_context).close(30)
+
+
+class Once(BaseException):
+    pass
+
+
+def test_what_is_raised_once_in_a_thread_comes_after_a_step_that_must_not_be_left_half_done():
+    interrupt, steps = Interrupt(), []
+    interrupt.begin()
+    try:
+        with pytest.raises(Once), interrupt.shielded():
+            with interrupt.shielded():
+                interrupt.raise_once(threading.get_ident(), Once)
+            steps.append("done")
+        assert steps == ["done"]
+        interrupt.sleep(0)  # the worker goes on
+        with interrupt.shielded():  # and it is not raised again
+            steps.append("done")
+    finally:
+        interrupt.end()
+
+
+def test_a_worker_that_must_stop_is_not_told_anything_else():
+    interrupt = Interrupt()
+    interrupt.begin()
+    try:
+        assert interrupt.release(WorkerStopped)
+        interrupt.raise_once(threading.get_ident(), Once)
+        with pytest.raises(WorkerStopped):
+            interrupt.sleep(0)
+    finally:
+        interrupt.end()

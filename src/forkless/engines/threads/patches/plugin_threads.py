@@ -64,8 +64,9 @@ def _run(thread: threading.Thread, run_context: RunContext, worker: Worker | Non
         with context.work_for(run_context, worker, service=thread.daemon):
             run()
     except BaseException as error:
-        # The exception that stopped the thread needs no traceback on the program's stderr; any other is raised.
-        if interrupt.sent is None or not isinstance(error, interrupt.sent):
+        # The exception that stopped the thread needs no traceback on the program's stderr, and one that leaves ends a thread without a word: the
+        # program's threading.excepthook may know neither. Any other is raised.
+        if not isinstance(error, SystemExit if interrupt.sent is None else (SystemExit, interrupt.sent)):
             raise
 
 

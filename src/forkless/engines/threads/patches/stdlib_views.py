@@ -16,7 +16,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -195,7 +194,8 @@ class _Signal(WorkerView):
 
     @staticmethod
     def pthread_kill(thread: int, number: int) -> None:
-        if thread == threading.get_ident() and worker_signals.is_for_worker(os.getpid()):
+        # Every thread is one of this process, which a signal to it would end.
+        if number and worker_signals.is_for_worker(os.getpid()):
             worker_signals.deliver(number)
         else:
             signal.pthread_kill(thread, number)

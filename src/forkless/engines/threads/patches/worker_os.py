@@ -110,7 +110,7 @@ class _Os(WorkerView):
     def _exit(code: int) -> None:
         if context.current() is None or context.in_forked_child():
             os._exit(code)
-        raise SystemExit(code)
+        worker_signals.leave(code)
 
 
 for _name, _function in working_directory.OS_FUNCTIONS.items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import TYPE_CHECKING, NoReturn
 
 from forkless.engines.threads import context
@@ -18,7 +19,7 @@ from forkless.engines.threads import context
 if TYPE_CHECKING:
     from forkless.engines.threads.workers.worker import AlarmAction, Worker
 
-__all__ = ["action_of", "deliver", "end", "is_for_worker", "set_action"]
+__all__ = ["action_of", "deliver", "end", "is_for_worker", "leave", "set_action"]
 
 # Those that no process is ended by, unless it says so.
 _IGNORED = {getattr(signal, name, None) for name in ("SIGCHLD", "SIGURG", "SIGWINCH", "SIGCONT", "SIGPIPE", "SIGXFSZ")}
@@ -49,9 +50,19 @@ def deliver(number: int) -> None:
 
 
 def end(number: int) -> NoReturn:
-    if number == signal.SIGINT:
+    worker = context.current_worker()
+    if number == signal.SIGINT and (worker is None or worker.thread is threading.current_thread()):
         raise KeyboardInterrupt
-    raise SystemExit(-number)
+    leave(-number)
+
+
+def leave(status: int) -> NoReturn:
+    """End the worker as a process that ends with this status. On a thread that a plugin has started, that thread and the worker's own."""
+    worker = context.current_worker()
+    if worker is not None and worker.thread is not threading.current_thread():
+        kind = type("ProcessLeft", (SystemExit,), {"__init__": lambda self: SystemExit.__init__(self, status)})
+        worker.interrupt.trigger(kind)
+    raise SystemExit(status)
 
 
 def set_action(worker: Worker, number: int, action: AlarmAction) -> AlarmAction:

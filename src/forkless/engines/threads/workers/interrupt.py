@@ -54,6 +54,7 @@ class Interrupt:
         self._by_alarm = False
         self._over = False
         self._shielded: dict[int, int] = {}
+        self._after_shield: dict[int, type[BaseException]] = {}
         self.own_session = True
         """Whether children start in a new session, without a terminal. Since 2.21 a task may ask for the program's terminal."""
         self.own_groups = True
@@ -217,6 +218,17 @@ class Interrupt:
             _in_thread(functools.partial(_close, closers), "forkless-close")
         return True
 
+    def raise_once(self, thread: int, error: type[BaseException]) -> None:
+        """Raise `error` in one thread of the worker, which is not interrupted by that and goes on. Any thread may call it."""
+        with self._lock:
+            if self._sent is not None:  # which is what the thread must raise
+                return
+            if self._shielded.get(thread):
+                self._after_shield[thread] = error
+            else:
+                thread_exception.send(thread, error)
+            self._wake.notify_all()
+
     def set_alarm(self) -> object:
         """Set a new alarm, which cancels the previous one and its error. Called on the worker's thread."""
         with self._lock:
@@ -282,7 +294,10 @@ class Interrupt:
                 if not self._shielded[ident]:
                     del self._shielded[ident]
         with self._lock:
+            later = None if ident in self._shielded else self._after_shield.pop(ident, None)
             self._raise_sent()
+        if later is not None:
+            raise later
 
     def adopt(self, child: subprocess.Popen[bytes]) -> None:
         with self._lock:
