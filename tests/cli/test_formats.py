@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from forkless import Event
 from forkless.cli.view.profile import profile, seconds
+from forkless.cli.view.run_view import RunView, add_flags
 from forkless.cli.view.timeline import Timeline
 from run_events import a_run
 
@@ -128,3 +130,13 @@ def test_workers_are_told_apart_by_lanes_where_nobody_numbers_them():
     for spans in busy.values():
         spans.sort()
         assert all(one[1] <= two[0] + 1e-6 for one, two in zip(spans, spans[1:], strict=False))
+
+
+@pytest.mark.parametrize(("flags", "is_shown"), [(["--format", "json"], True), (["--profile"], True), ([], False)])
+def test_the_clock_of_a_run_that_is_shown_starts_when_the_run_does(flags, is_shown):
+    """Not at its first event. Without any of the flags there is no timeline: importing it is slow."""
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    view = RunView(parser.parse_args(flags))
+    view.open()
+    assert ("timeline" in vars(view)) is is_shown

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from forkless.core import platform
-from forkless.ssh import connection, pool
+from forkless.ssh import connection, kept_runs, pool
 
 LIMIT, AFFORDABLE = 40, 10
 
@@ -36,7 +36,7 @@ def open_connections(monkeypatch):
     found = OpenConnections()
     monkeypatch.setattr(connection, "HostConnection", found.made())
     monkeypatch.setattr(platform, "open_files_limit", lambda: LIMIT)
-    with pool.kept("a run"):
+    with kept_runs.kept("a run"):
         yield found
     assert not found.now
 

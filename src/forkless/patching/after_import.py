@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,10 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["acting"]
 
 
-@dataclass(frozen=True, eq=False)
 class _Watcher:
-    is_wanted: Callable[[str], bool]
-    act: Callable[[types.ModuleType], None]
+    def __init__(self, is_wanted: Callable[[str], bool], act: Callable[[types.ModuleType], None]) -> None:
+        self.is_wanted, self.act = is_wanted, act
 
 
 _lock = threading.Lock()

@@ -9,17 +9,17 @@ connection, because most runs have none.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from forkless.core import platform
-from forkless.core.run_context import SCOPE, BareRun, entered
+from forkless.core.run_context import SCOPE, BareRun
+from forkless.ssh.kept_runs import KEPT
 
 if TYPE_CHECKING:
     import contextvars
-    from collections.abc import Coroutine, Hashable, Iterator
+    from collections.abc import Coroutine, Hashable
 
     from forkless.core.run_context import RunScope
     from forkless.ssh.connection import HostConnection
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from forkless.ssh.shell import InteractiveShell
     from forkless.ssh.stream import Stream
 
-__all__ = ["RUN", "Link", "close_all", "kept", "reset"]
+__all__ = ["RUN", "Link", "close_all", "reset"]
 
 T = TypeVar("T")
 
@@ -68,7 +68,6 @@ class _Pool:
         self.loop: EventLoopThread | None = None
         # By run, and by settings, or by the Link of a connection that is not shared.
         self.hosts: dict[tuple[Hashable | None, Settings | Link], HostConnection] = {}
-        self.kept: set[Hashable] = set()
         self.busy = 0  # calls in progress; the loop is not ended before they return
 
     def enter(self) -> EventLoopThread:
@@ -209,7 +208,7 @@ class Link:
             return
         self._held = False
         host.leases -= 1
-        if host.leases <= 0 and self.run not in _pool.kept:
+        if host.leases <= 0 and self.run not in KEPT:
             del _pool.hosts[self._key]
             await host.close()
         else:
@@ -251,17 +250,6 @@ def reset(settings: Settings) -> None:
     Link(settings).reset()
 
 
-@contextlib.contextmanager
-def kept(run: Hashable) -> Iterator[None]:
-    """Keep the connections of `run` open until the block ends, whichever threads use them; then close all of them."""
-    _pool.kept.add(run)
-    try:
-        with contextlib.nullcontext() if RUN.get() == run else entered(BareRun(run)):
-            yield
-    finally:
-        close_all(run)
-
-
 def close_all(run: Hashable) -> None:
     """
     Close every connection of `run`, because the run ends or is cancelled. Any thread but the event loop's may call
@@ -276,7 +264,7 @@ def close_all(run: Hashable) -> None:
         hosts = [_pool.hosts.pop(key) for key in list(_pool.hosts) if key[0] == run]
         await asyncio.gather(*(host.close() for host in hosts))
 
-    _pool.kept.discard(run)
+    KEPT.discard(run)
     if _pool.loop is None:
         return
     _pool.call(work())

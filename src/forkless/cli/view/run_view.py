@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import shutil
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from forkless.cli.terminal_text import as_json
 from forkless.cli.view.live_output import OutputPrinter, ShownOutput
-from forkless.cli.view.timeline import Timeline
 from forkless.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from forkless.cli.view.panel import Panel
     from forkless.cli.view.plan import Plan
     from forkless.cli.view.screen import Screen
+    from forkless.cli.view.timeline import Timeline
     from forkless.core.events import Event
 
 __all__ = ["RunView", "add_flags", "speaks_unicode"]
@@ -71,7 +72,6 @@ class RunView:
 
     def __init__(self, options: argparse.Namespace, plan: Plan | None = None) -> None:
         self.format: str = options.format
-        self.timeline = Timeline()
         self._plan = plan
         self._profile: bool = options.profile
         self._report = ReportFile(options.report) if options.report else None
@@ -82,6 +82,12 @@ class RunView:
         self._last: Mapping[str, Any] = {}
         self.panel: Panel | None = None
         self.screen: Screen | None = None
+
+    @functools.cached_property
+    def timeline(self) -> Timeline:
+        from forkless.cli.view.timeline import Timeline  # imported here: a plain run is not shown
+
+        return Timeline()
 
     @property
     def wanted(self) -> bool:
@@ -95,6 +101,8 @@ class RunView:
 
     def open(self) -> None:
         """Begin. The live view needs rich and a terminal that supports it and has a person before it, and must not be switched off."""
+        if self.wanted:
+            _ = self.timeline  # its clock starts now, not at the first event
         switches = (os.environ.get(name, "0") for name in ("FORKLESS_PLAIN", "ANSIBLE_FORKLESS_PLAIN"))
         plain = self._plain or self.format != "pretty" or any(value not in ("", "0") for value in switches)
         # ansible-runner reads the terminal that it makes, and finds events in it by marks that its callback prints. It sets this variable for

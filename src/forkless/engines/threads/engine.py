@@ -11,7 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from forkless import modules, ssh
+from forkless import modules
 from forkless.core import switches
 from forkless.core.answers import Answers
 from forkless.core.events import Status
@@ -38,6 +38,7 @@ from forkless.engines.threads.watchdog import Watchdog, stuck
 from forkless.engines.threads.workers import copy_variables, interrupt, threads
 from forkless.engines.threads.workers import worker as thread_worker
 from forkless.patching import seams, thread_environ
+from forkless.ssh import kept_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -150,7 +151,7 @@ def active_run(
         library_defaults.by_run(run_context.environ),
         context.enter_worker(run_context, None),  # the gate may import ansible-core, in this run's environment
         _config_gate.passed(config, stop=run_context.stop, wait=wait, ours=ours),
-        ssh.kept(run_context.ident),
+        kept_runs.kept(run_context.ident),
         modules.interpreter_pool() as run_context.interpreters,
     ):
         forget = run_context.stop.listen(thread_worker.on_stop(run_context))

@@ -23,7 +23,7 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from forkless.core.thread_stack import start_with_deep_stack
-from forkless.engines.threads.network import asyncssh_transport, channels
+from forkless.engines.threads.network import channels
 from forkless.engines.threads.network.ansible_objects import module
 from forkless.engines.threads.network.device_socket import DeviceSocket
 from forkless.engines.threads.workers.threads import own_folder
@@ -333,6 +333,8 @@ class DeviceWorker(Worker):
     def _own_transport(self, connection: DevicePlugin) -> AsyncsshTransport | None:
         if not self._asyncssh or not channels.has_shell(connection):
             return None
+        from forkless.engines.threads.network import asyncssh_transport  # imported here: few runs have devices
+
         transport = asyncssh_transport.transport_for(connection)
         if transport is not None:
             connection.queue_message("vvvv", "ssh type is now set to asyncssh")
