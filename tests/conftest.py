@@ -8,6 +8,7 @@ import signal
 import pytest
 
 import guards
+from forkless.core import platform
 
 # A shell starts a background job with SIGINT and SIGQUIT ignored, nohup ignores SIGHUP, and programs that tests start inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -33,6 +34,12 @@ def pytest_collection_modifyitems(items):
         limit = item.get_closest_marker("timeout")
         limits[item.path] = max(limits.get(item.path, 0), limit.args[0] if limit else 0)
     items.sort(key=lambda item: -limits[item.path])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_can_be_started():
+    """Asking tries to start one, and the answer is kept. A test without the mark `spawns` would fail if it was the first in its process to ask."""
+    platform.can_exec()
 
 
 @pytest.fixture(scope="session", autouse=True)

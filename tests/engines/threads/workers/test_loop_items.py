@@ -31,7 +31,8 @@ class ActionModule(ActionBase):
         os.makedirs(os.path.join(folder, str(self._task.args["name"])), exist_ok=True)
         deadline = time.monotonic() + float(self._task.args["patience"])
         while len(os.listdir(folder)) < count:
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or os.path.exists(folder + ".ended"):
+                os.makedirs(folder + ".ended", exist_ok=True)  # items that come later need not wait as long
                 return {"failed": True, "msg": "the others did not come"}
             time.sleep(0.02)
         return {"worker": threading.get_ident(), "changed": False}
