@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
+import datetime as dt
 import io
 import json
 import re
+import urllib.error
 
 import pytest
 
-from forkless.cli import command_view, jobs_logs, jobs_view, main, terminal_text
+from forkless.cli import command_view, jobs_logs, jobs_view, main, queue_view, server_client, terminal_text
+from forkless.cli.commands import runs, schedule
 from forkless.cli.jobs_client import HostAnswer
 from forkless.cli.view import run_view
 from forkless.core.errors import StuckWorkerError
 from forkless.core.events import Event
 from forkless.core.terminal import BusyTask
+from forkless.queue import HostRecap, RunRecord, ScheduleRecord, WorkerRecord
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIC8=\x07"
 LINK = "\x1b]8;;http://evil.example\x1b\\here\x1b]8;;\x1b\\"
@@ -148,3 +153,163 @@ def test_an_error_that_quotes_somebody_is_not_obeyed():
         assert main(["watch", f"{CLIPBOARD}nowhere"]) == 2
     assert "nowhere cannot be read" in terminal.getvalue()
     assert not OBEYED.search(terminal.getvalue())
+
+
+# -- the queue, and the page in front of one
+
+THEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+def run_record(text, **changes):
+    fields = dict.fromkeys(RunRecord.__dataclass_fields__, None) | {
+        "id": 1, "slices": 0, "status": "lost", "spec": {"playbook": [text], "inventory": [text], "limit": text, "names": [text]},
+        "project": {"kind": "git", "name": text, "commit": text}, "lock": text, "labels": [text], "attempt": 1, "worker_name": text,
+        "counter": 3, "place": text, "note": text, "created": THEN, "created_by": text, "started": THEN, "ended": THEN, "rc": 4,
+        "sentence": text,
+    }  # fmt: skip
+    return RunRecord(**(fields | changes))
+
+
+class QueueOfOthers:
+    """What the views ask of a queue in which everything has this text."""
+
+    def __init__(self, text, **changes):
+        self.text, self.changes = text, changes
+
+    async def record(self, number):
+        return run_record(self.text, **self.changes)
+
+    async def runs(self, **_):
+        return [run_record(self.text, parent_id=1, slice=1)]
+
+    async def hosts(self, number):
+        return [HostRecap(1, self.text, 1, 0, 0, 0, 0, 0, 0)]
+
+    async def waits_for(self, number):
+        return self.text
+
+    async def workers(self):
+        versions = {"ansible_core": self.text, "python": self.text}
+        return [WorkerRecord(1, self.text, self.text, 1, [self.text], versions, THEN, THEN, False, 0.0, 1)]
+
+    async def follow(self, number, after=0):
+        yield Event(event="verbose", uuid="1", counter=1, stdout=f"\x1b[32mok\x1b[0m {self.text}")
+        counts = {"processed": {self.text: 1}, "ok": {self.text: 1}}
+        yield Event(event="playbook_on_stats", uuid="2", counter=3, stdout=f"recap {self.text}", event_data=counts)
+
+
+def obeyed(terminal):
+    """What a terminal would obey of all that was printed, but for colours."""
+    return OBEYED.search(re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()))
+
+
+@pytest.mark.parametrize("text", STEERING.values(), ids=STEERING)
+@pytest.mark.parametrize("slices", [0, 1], ids=["whole", "in slices"])
+def test_a_run_of_a_queue_is_shown_and_followed_and_not_obeyed(text, slices, monkeypatch):
+    queue = QueueOfOthers(text, slices=slices)
+    for form in ("pretty", "json"):
+        with at_a_terminal() as terminal:
+            queue_view.print_runs([run_record(text)], form)
+            assert asyncio.run(queue_view.show(queue, 1, form)) == 0
+        assert not obeyed(terminal), repr(terminal.getvalue())
+        assert terminal.getvalue().count("2026-01-01") == {"pretty": 1, "json": 6 + 3 * slices}[form]
+    for form in ("pretty", "jsonl"):
+        with at_a_terminal() as terminal:
+            assert asyncio.run(queue_view.follow(queue, 1, form)) == 4
+        assert not obeyed(terminal), repr(terminal.getvalue())
+        assert ("\x1b[32mok\x1b[0m" in terminal.getvalue()) is (form == "pretty")
+        assert "forkless: run 1 is lost: " in terminal.getvalue()
+    monkeypatch.setattr(queue_view, "_PATIENCE", 0.0)
+    with at_a_terminal() as terminal:
+        asyncio.run(queue_view._explain(QueueOfOthers(text, status="waiting"), 1))
+    assert terminal.getvalue().startswith("forkless: run 1 waits: ")
+    assert not obeyed(terminal), repr(terminal.getvalue())
+
+
+@pytest.mark.parametrize("text", STEERING.values(), ids=STEERING)
+def test_workers_and_schedules_of_a_queue_are_shown_and_not_obeyed(text):
+    planned = ScheduleRecord(1, text, text, text, True, THEN, text, {"x": text}, THEN, text, None, None, text)
+    for form in ("pretty", "json"):
+        with at_a_terminal() as terminal:
+            asyncio.run(runs._workers(QueueOfOthers(text), form))
+            schedule._print([planned], form)
+        assert terminal.getvalue().count("2026") >= 1
+        assert not obeyed(terminal), repr(terminal.getvalue())
+
+
+class ServerOfOthers(server_client.ServerClient):
+    """A server that answers everything with this text."""
+
+    def __init__(self, text):
+        super().__init__("https://page.example", "token")
+        self.text = text
+
+    def ask(self, method, path, body=None):
+        names = (
+            "id",
+            "status",
+            "title",
+            "limit",
+            "project",
+            "commit",
+            "created",
+            "created_by",
+            "worker",
+            "at",
+            "sentence",
+            "command",
+        )
+        run = dict.fromkeys(names, self.text) | {"inventory": [self.text], "ended": self.text, "rc": 4}
+        worker = {"name": self.text, "host": self.text, "pid": self.text, "state": self.text, "run": self.text}
+        return run | {"runs": [run], "workers": [worker]}
+
+    def follow(self, number, after=0):
+        yield {"event": "verbose", "text": f"\x1b[32mok\x1b[0m {self.text}", "n": 1}
+
+
+@pytest.mark.parametrize("text", STEERING.values(), ids=STEERING)
+def test_what_a_server_answers_is_shown_and_not_obeyed(text):
+    server = ServerOfOthers(text)
+    asked = runs.parser()
+    for argv, code in {
+        "list": 0, "list --format json": 0, "workers": 0, "workers --format json": 0, "show 1": 0, "show 1 --format json": 0,
+        "follow 1": 4, "follow 1 --format jsonl": 4, "cancel 1": 1, "relaunch 1": 0,
+    }.items():  # fmt: skip
+        with at_a_terminal() as terminal:
+            assert server_client.runs(server, asked.parse_args(argv.split())) == code
+        assert terminal.getvalue(), argv
+        assert not obeyed(terminal), (argv, terminal.getvalue())
+
+
+@pytest.mark.parametrize("text", STEERING.values(), ids=STEERING)
+def test_what_a_server_says_of_an_error_is_shown_and_not_obeyed(text, monkeypatch):
+    """Both what it answers and, while it is followed, why it is away."""
+    error = {"error": text}
+
+    class Refusing:
+        def open(self, request, timeout):
+            raise urllib.error.HTTPError(
+                "https://page.example", status, text, {}, io.BytesIO(json.dumps(error).encode())
+            )
+
+    monkeypatch.setenv("FORKLESS_SERVER", "https://page.example")
+    monkeypatch.setenv("FORKLESS_TOKEN", "token")
+    monkeypatch.setattr(server_client.urllib.request, "build_opener", lambda *_: Refusing())
+    status = 400
+    with at_a_terminal() as terminal:
+        assert main(["runs", "show", "1"]) == 1
+    assert terminal.getvalue().startswith("forkless runs: ")
+    assert not obeyed(terminal), repr(terminal.getvalue())
+    status = 503
+
+    class EndError(Exception):
+        pass
+
+    def end(_):
+        raise EndError
+
+    monkeypatch.setattr(server_client.time, "sleep", end)
+    with at_a_terminal() as terminal, pytest.raises(EndError):
+        list(server_client.ServerClient("https://page.example", "token").follow(1))
+    assert "is away (" in terminal.getvalue()
+    assert not obeyed(terminal), repr(terminal.getvalue())

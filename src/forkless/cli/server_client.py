@@ -160,16 +160,16 @@ def runs(server: ServerClient, asked: argparse.Namespace) -> int:
     if asked.command == "cancel":
         before = server.ask("GET", path)
         if before["ended"] is not None:
-            sys.stderr.write(f"forkless runs: run {asked.run} has ended: {before['status']}\n")
+            sys.stderr.write(f"forkless runs: run {asked.run} has ended: {_shown(before['status'])}\n")
             return 1
         state = server.ask("POST", f"{path}/cancel")["status"]
         sys.stdout.write(
-            f"run {asked.run} is {state}\n" if state == "canceled" else f"run {asked.run} was asked to stop\n"
+            f"run {asked.run} is canceled\n" if state == "canceled" else f"run {asked.run} was asked to stop\n"
         )
         return 0
     made = server.ask("POST", f"{path}/relaunch", {"failed": asked.failed})["id"]
     if not asked.follow:
-        sys.stdout.write(f"{made}\n")
+        sys.stdout.write(f"{_shown(made)}\n")
         return 0
     return _follow(server, made)
 
@@ -209,9 +209,9 @@ def launch(server: ServerClient, asked: argparse.Namespace) -> int:
         "slices": asked.slices or 1, "retries": asked.retries, "variables": variables,
     })["id"]  # fmt: skip
     if not asked.follow:
-        sys.stdout.write(f"{made}\n")
+        sys.stdout.write(f"{_shown(made)}\n")
         return 0
-    sys.stderr.write(f"forkless: run {made} at {server.address}/runs/{quote(str(made))}\n")
+    sys.stderr.write(f"forkless: run {_shown(made)} at {server.address}/runs/{quote(str(made))}\n")
     return _follow(server, made)
 
 
@@ -231,7 +231,7 @@ def _follow(server: ServerClient, number: int, form: str = "pretty", after: int 
     run = server.ask("GET", f"/api/runs/{number}")
     if run["status"] != "successful":
         sys.stderr.write(
-            f"forkless: run {number} is {run['status']}{': ' + terminal_text.escaped(run['sentence']) if run['sentence'] else ''}\n"
+            f"forkless: run {number} is {_shown(run['status'])}{': ' + terminal_text.escaped(run['sentence']) if run['sentence'] else ''}\n"
         )
     return run["rc"] if run["rc"] is not None else 250
 
@@ -257,8 +257,13 @@ def _show(run: Json, form: str) -> int:
     ):
         value = ", ".join(run[name]) if isinstance(run[name], list) else run[name]
         if value not in (None, ""):
-            sys.stdout.write(f"{name + ':':<12}{terminal_text.printable(str(value))}\n")  # others chose the names in it
+            sys.stdout.write(f"{name + ':':<12}{_shown(value)}\n")  # others chose the names in it
     return 0
+
+
+def _shown(answer: Json) -> str:
+    """A value of an answer in one line. A server is not ours to trust with the terminal."""
+    return terminal_text.printable(str(answer))
 
 
 def _print_json(thing: Json) -> None:

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING
 
-from forkless.cli import slice_process
+from forkless.cli import slice_process, terminal_text
 from forkless.cli.command_flags import add_slice_flags
 from forkless.core import platform
 from forkless.core.errors import SpecError
@@ -152,10 +152,12 @@ class SlicedOutput:
 
     def recap(self) -> None:
         """As Ansible prints it, over all slices."""
-        title = "PLAY RECAP "
+        title, at_terminal = "PLAY RECAP ", sys.stdout.isatty()
         sys.stdout.write(f"\n{title}{'*' * (79 - len(title))}\n")
         for host in sorted(self._recap):
             counts = self._recap[host]
+            if at_terminal:
+                host = terminal_text.printable(host)  # noqa: PLW2901  # in a queue others have named it
             sys.stdout.write(
                 f"{host:<26} : " + " ".join(f"{name}={counts[name]:<4}" for name in slice_process.COLUMNS) + "\n"
             )
