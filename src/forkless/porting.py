@@ -72,7 +72,7 @@ def survey(minor: str | None = None) -> Survey:
     """Inspect the ansible-core of this interpreter at the sites that are patched in its minor, or in `minor`."""
     from forkless.engines.threads import importing
     from forkless.engines.threads.patches import table
-    from forkless.engines.threads.workers import worker
+    from forkless.engines.threads.workers import worker_process
     from forkless.patching import place
     from forkless.patching import seams as patching
 
@@ -90,7 +90,7 @@ def survey(minor: str | None = None) -> Survey:
             thing: Any = place.find(seam.site).read()[0]
             seen.sources[seam.site] = textwrap.dedent(inspect.getsource(getattr(thing, "__func__", thing)))
     seen.worker_arguments = list(inspect.signature(WorkerProcess.__init__).parameters)
-    seen.our_arguments = list(inspect.signature(worker.make_worker(WorkerProcess).__init__).parameters)  # type: ignore[misc]
+    seen.our_arguments = list(inspect.signature(worker_process.make_worker(WorkerProcess).__init__).parameters)  # type: ignore[misc]
     return seen
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from forkless.core import bulk
 from forkless.engines.threads.patches.callbacks import Listener
-from forkless.engines.threads.workers.worker import make_queue
+from forkless.engines.threads.workers.result_queue import make_queue
 
 TEXT = 'é😀\ud800"\\\n' * bulk.LARGE_TEXT
 LINES = [f'line {number} "é😀\udcff\\' for number in range(bulk.MANY_LINES * 2 + 7)]

@@ -19,7 +19,7 @@ from forkless.core import bulk
 from forkless.engines.runner.engine import RunnerEngine
 from forkless.engines.threads import output_queue
 from forkless.engines.threads.patches import callbacks
-from forkless.engines.threads.workers import worker
+from forkless.engines.threads.workers import result_queue
 from forkless.modules import TaskOutput
 from forkless.modules.warm.remote import child, live_output, main
 from forkless.runs import artifacts
@@ -285,7 +285,7 @@ def test_large_output_is_not_copied_on_its_way_to_the_strategy(tmp_path, monkeyp
         def load():
             made = copy()
             texts_of["sent"] += texts_in(results)
-            texts_of["received"] += texts_in(worker._results(made))
+            texts_of["received"] += texts_in(result_queue._results(made))
             return made
 
         return load

@@ -16,7 +16,7 @@ from forkless.engines.threads import context
 from forkless.engines.threads import engine as threads
 from forkless.engines.threads.patches import plugin_imports, plugin_loader
 from forkless.engines.threads.workers import threads as worker_threads_of
-from forkless.engines.threads.workers import worker
+from forkless.engines.threads.workers import worker_process
 
 pytestmark = pytest.mark.spawns
 
@@ -34,7 +34,7 @@ def same_as_name(result, task=None):
 def test_templated_arguments_of_one_host_never_interrupt_another(project, monkeypatch):
     tasks = f"- debug:\n    msg: '{EACH}'\n"
     assert same_as_name(project.run(tasks, forks=6))
-    monkeypatch.setattr(worker, "copy_task", lambda task: task)
+    monkeypatch.setattr(worker_process, "copy_task", lambda task: task)
     assert not same_as_name(project.run(tasks, forks=6))
 
 
@@ -149,7 +149,7 @@ def test_a_variable_mutated_by_a_plugin_is_not_seen_by_others_nor_is_its_module_
     said = [e.event_data["res"]["msg"] for e in result.events if e.event == "runner_on_ok" and e.task == "scribble"]
     assert set(said) == {"2 3 1"}, said  # the one in `vars` is the same list, as on stock
     assert set(messages(result, "debug").values()) == {"1 1"}
-    monkeypatch.setattr(worker, "private_task_vars", lambda value: value)
+    monkeypatch.setattr(worker_process, "private_task_vars", lambda value: value)
     result = project.run(tasks, **fields)
     assert set(messages(result, "debug").values()) != {"1 1"}
 

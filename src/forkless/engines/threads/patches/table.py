@@ -15,6 +15,7 @@ from forkless import modules
 from forkless.engines.threads.network import patches as network
 from forkless.engines.threads.patches import (
     collection_modules,
+    command_line,
     file_locks,
     plugin_loader,
     plugin_logging,
@@ -30,7 +31,7 @@ from forkless.engines.threads.patches import (
     url_openers,
 )
 from forkless.engines.threads.speed import caches, inventory, routing, shortcuts
-from forkless.engines.threads.workers import loop_items, worker
+from forkless.engines.threads.workers import loop_items, result_queue, worker, worker_process
 from forkless.patching.seam import for_speed
 from forkless.patching.seams import KNOWN, Seam, always, made_by
 
@@ -52,7 +53,11 @@ _SNAPSHOT = "a forked worker had a snapshot of the variables; a thread may read 
 
 SEAMS: tuple[Seam, ...] = (
     # -- the worker
-    Seam("ansible.plugins.strategy:WorkerProcess", "a thread in place of the process", made_by(worker.make_worker)),
+    Seam(
+        "ansible.plugins.strategy:WorkerProcess",
+        "a thread in place of the process",
+        made_by(worker_process.make_worker),
+    ),
     for_speed(
         "ansible.executor.task_executor:TaskExecutor._run_loop",
         "items in parallel, where a task asks for it",
@@ -112,7 +117,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam(
         "ansible.executor.task_queue_manager:FinalQueue",
         "no pipe and no semaphore are needed between threads",
-        made_by(worker.make_queue),
+        made_by(result_queue.make_queue),
     ),
     Seam(
         "ansible.executor.task_queue_manager:signal",
@@ -247,14 +252,14 @@ SEAMS: tuple[Seam, ...] = (
         SINCE_2_21,
     ),
     # -- the command line, and caches of its values
-    Seam("ansible.context:CLIARGS", _IMPLICIT, run_state.cli_args),
-    Seam("ansible.context:_init_global_context", "a singleton keeps the first run's", run_state.init_cli_args),
+    Seam("ansible.context:CLIARGS", _IMPLICIT, command_line.cli_args),
+    Seam("ansible.context:_init_global_context", "a singleton keeps the first run's", command_line.init_cli_args),
     Seam("ansible.cli:sys", "the run's output", always(stdlib_views.sys_view)),
     Seam("ansible.cli:subprocess", "children of the run", always(stdlib_views.subprocess_view)),
     Seam(
         "ansible.cli.arguments.option_helpers:ArgumentParser._print_message",
         "help and errors go to the run's output",
-        run_state.print_message,
+        command_line.print_message,
     ),
     Seam(
         "ansible.cli.arguments.option_helpers:print",
@@ -262,18 +267,20 @@ SEAMS: tuple[Seam, ...] = (
         always(stdlib_views.print_to_run),
         optional=True,
     ),
-    Seam("ansible.cli:CLI.ask_passwords", "the run's passwords are used instead of a prompt", run_state.ask_passwords),
-    Seam("ansible.cli:CLI.setup_vault_secrets", "the run's vault password is added", run_state.vault_secrets),
-    Seam("ansible.vars.manager:load_extra_vars", _IMPLICIT, run_state.not_cached("extra_vars")),
-    Seam("ansible.plugins.inventory:load_extra_vars", _IMPLICIT, run_state.not_cached("extra_vars")),
-    Seam("ansible.vars.manager:load_options_vars", _IMPLICIT, run_state.not_cached("options_vars")),
+    Seam(
+        "ansible.cli:CLI.ask_passwords", "the run's passwords are used instead of a prompt", command_line.ask_passwords
+    ),
+    Seam("ansible.cli:CLI.setup_vault_secrets", "the run's vault password is added", command_line.vault_secrets),
+    Seam("ansible.vars.manager:load_extra_vars", _IMPLICIT, command_line.not_cached("extra_vars")),
+    Seam("ansible.plugins.inventory:load_extra_vars", _IMPLICIT, command_line.not_cached("extra_vars")),
+    Seam("ansible.vars.manager:load_options_vars", _IMPLICIT, command_line.not_cached("options_vars")),
     Seam(
         "ansible.parsing.vault:VaultSecretsContext.initialize",
         "upstream may be called only once in a process",
-        run_state.vault_initialize,
+        command_line.vault_initialize,
         SINCE_2_19,
     ),
-    Seam("ansible.parsing.vault:VaultSecretsContext.current", _IMPLICIT, run_state.vault_current, SINCE_2_19),
+    Seam("ansible.parsing.vault:VaultSecretsContext.current", _IMPLICIT, command_line.vault_current, SINCE_2_19),
     Seam(
         "ansible.parsing.vault:subprocess",
         "password scripts must be children of the run",
@@ -487,7 +494,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam("fcntl:lockf", "locks of a process do not part its threads", file_locks.lockf),
     Seam("fcntl:fcntl", "locks of a process do not part its threads", file_locks.control),
     # -- variables, inventory, files
-    Seam(f"{_VARS}.get_vars", _SNAPSHOT, worker.snapshot_of_vars),
+    Seam(f"{_VARS}.get_vars", _SNAPSHOT, worker_process.snapshot_of_vars),
     *(
         Seam(f"{_VARS}.{name}", _SNAPSHOT, plugin_loader.locked("vars_lock"))
         for name in (

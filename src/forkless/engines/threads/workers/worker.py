@@ -2,48 +2,41 @@
 """
 One task on one thread.
 
-`Worker` replaces ansible-core's WorkerProcess. `run()` is upstream's code; what the process did around it (copying, detaching,
-ending) is done here explicitly.
+`Worker` has the interface of a process, and knows nothing of Ansible. `worker_process` makes ansible-core's WorkerProcess of it: `run()` is
+upstream's code, and what the process did around it (copying, detaching, ending) is done explicitly.
 """
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
-import copy
 import functools
-import io
 import itertools
 import math
 import os
-import queue
 import signal
 import sys
 import threading
 import time
 import traceback
-import types
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from forkless.core import bulk
 from forkless.core.run_context import SCOPE
 from forkless.core.thread_stack import stack_as_text
 from forkless.engines.threads import context as thread_context
 from forkless.engines.threads import late_libraries
 from forkless.engines.threads.context import ThreadScope
-from forkless.engines.threads.patches import event_loops, stdlib_views
 from forkless.engines.threads.patches.secret_masker import masked
 from forkless.engines.threads.workers import threads
-from forkless.engines.threads.workers.copy_variables import private_task_vars
 from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Hashable
 
     from forkless.engines.threads.context import RunContext
     from forkless.modules import TaskOutput
 
-__all__ = ["AlarmAction", "Worker", "make_queue", "make_worker"]
+__all__ = ["AlarmAction", "HardExit", "Worker", "on_stop", "uninterrupted"]
 
 # What signal.signal() takes and returns.
 AlarmAction: TypeAlias = "Callable[[int, types.FrameType | None], object] | int | signal.Handlers | None"
@@ -53,25 +46,8 @@ _BETWEEN = 1.0
 _pids = itertools.count(1 << 24)
 
 
-class _HardExit(BaseException):
+class HardExit(BaseException):
     """Replaces os._exit(1) of a forked worker."""
-
-
-class PromptAnswers(queue.SimpleQueue):  # type: ignore[type-arg]
-    """Answers to the worker's prompts. An exception in the queue is raised by `get()`."""
-
-    def get(self, *_args: object, **_kwargs: object) -> object:
-        while True:
-            # With a timeout: an exception that is sent to the thread is raised only between two waits in C.
-            with contextlib.suppress(queue.Empty):
-                answer = super().get(timeout=0.25)
-                break
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def close(self) -> None:
-        """Does nothing: there is no descriptor to close. Ansible calls it."""
 
 
 def uninterrupted(original: Callable[..., object], _site: str) -> object:
@@ -86,26 +62,6 @@ def uninterrupted(original: Callable[..., object], _site: str) -> object:
             return original(*args, **kwargs)
 
     return step
-
-
-def copy_task(task: Any) -> object:
-    """Copy a task and its parents: templating modifies them, and with the linear strategy all hosts share one task."""
-    return task.copy(exclude_tasks=True)
-
-
-def snapshot_of_vars(original: Any, _site: str) -> object:
-    """Wrap get_vars: one thread of a run at a time, and a worker gets a private copy of the result (hostvars, delegated vars)."""
-
-    @functools.wraps(original)
-    def get_vars(*args: object, **kwargs: object) -> object:
-        run_context = thread_context.current()
-        if run_context is None:
-            return original(*args, **kwargs)
-        with run_context.vars_lock:
-            found = original(*args, **kwargs)
-            return found if thread_context.current_worker() is None else private_task_vars(found)
-
-    return get_vars
 
 
 def _flush_streams() -> None:
@@ -227,7 +183,7 @@ class Worker(ThreadScope):
             contextvars.Context().run(self._run_to_its_end)
         except WorkerStopped:
             code = -signal.SIGTERM
-        except _HardExit:
+        except HardExit:
             code = 1
         except SystemExit as leaving:
             code = leaving.code if isinstance(leaving.code, int) else 1
@@ -354,191 +310,6 @@ def _carrying(error: BaseException, raised: Callable[[], None]) -> type[BaseExce
         raised()
 
     return type(kind.__name__, (kind,), {"__init__": __init__, "__module__": kind.__module__})
-
-
-def make_worker(upstream: Any) -> type:
-    """ansible-core's WorkerProcess with a thread instead of the process. `run` and `_run` are upstream's functions."""
-    module = sys.modules[upstream.__module__]
-    display = module.display
-    # Seams are not enough: an abandoned worker may continue after the run, when they have been undone, and would end the program.
-    world = {
-        **vars(module),
-        "sys": stdlib_views.sys_view,
-        "os": stdlib_views.os_view,
-        "signal": stdlib_views.signal_view,
-    }
-
-    def own(name: str) -> Any:
-        """Upstream's function with globals in which the streams are the worker's, and os._exit does not end the program."""
-        theirs = getattr(upstream, name)
-        made = types.FunctionType(theirs.__code__, world, name, theirs.__defaults__, theirs.__closure__)
-        made.__kwdefaults__ = theirs.__kwdefaults__
-        return made
-
-    hard_exit = own("_hard_exit")
-
-    class ThreadWorker(Worker, upstream):  # type: ignore[misc]
-        run = own("run")
-        _run = own("_run")
-
-        def __init__(
-            self,
-            final_q: object,
-            task_vars: dict[str, object],
-            host: object,
-            task: object,
-            play_context: object,
-            loader: Any,
-            variable_manager: object,
-            shared_loader_obj: object,
-            worker_id: int,
-            cliargs: object = None,
-            stacktrace_dir: str | None = None,
-        ) -> None:
-            # Not upstream's __init__: it creates a Process, and clears the shared loader's list of temporary files.
-            self._arm()
-            self._final_q = final_q
-            self._task_vars = private_task_vars(task_vars)
-            self._host = copy.copy(host)  # `run` clears its vars and groups
-            self._task = copy_task(task)
-            self._play_context = copy.copy(play_context)  # connections write to it
-            self._loader = copy.copy(loader)
-            self._loader._tempfiles = set()  # removed at the end of the worker, not of the run
-            self._variable_manager = variable_manager
-            self._shared_loader_obj = shared_loader_obj
-            self.worker_queue = PromptAnswers()
-            self.worker_id = worker_id
-            if thread_context.current_worker() is None:
-                self.run_context.newest = self
-            self._cliargs = cliargs
-            self._stacktrace_dir = stacktrace_dir  # since 2.22
-            self._new_stdin = None
-            self.streams = {"stdout": io.StringIO(), "stderr": io.StringIO(), "stdin": _closed_stdin()}
-
-        start = Worker.start
-        is_alive = Worker.is_alive
-        join = Worker.join
-        close = Worker.close
-        terminate = Worker.terminate
-        kill = Worker.kill
-        pid = 0  # upstream's `pid` is a property without a setter
-        exitcode = None
-
-        def __repr__(self) -> str:
-            host, task = self.describe()
-            return f"<worker {self.worker_id} of run {self.run_context.ident[:8]}: {task!r} on {host}>"
-
-        def for_items(self, final_q: object) -> Worker:
-            made = type(self)(
-                final_q,
-                self._task_vars,
-                self._host,
-                self._task,
-                self._play_context,
-                self._loader,
-                self._variable_manager,
-                self._shared_loader_obj,
-                self.worker_id,
-                self._cliargs,
-                self._stacktrace_dir,
-            )
-            made.worker_queue = self.worker_queue  # the strategy knows one for each worker_id
-            return made
-
-        def _save_stdin(self) -> None:
-            """Up to 2.18 this duplicates stdin for the child. A thread needs no duplicate."""
-
-        def _detach(self) -> None:
-            """Since 2.19 this calls setsid and redirects 0, 1 and 2. Here streams are per worker, and children start in a new session."""
-            constants: Any = sys.modules["ansible.constants"]
-            isolated = getattr(constants, "WORKER_SESSION_ISOLATION", None)  # since 2.21
-            if isolated is not None and "ansible_worker_session_isolation" in self._task_vars:
-                isolated = constants.config.get_config_value("WORKER_SESSION_ISOLATION", variables=self._task_vars)
-            self.interrupt.own_session = isolated is None or bool(isolated)
-
-        def _hard_exit(self, error: object) -> None:
-            failure = sys.exc_info()[1]
-            if isinstance(failure, WorkerStopped):
-                raise failure
-            with contextlib.suppress(SystemExit):
-                hard_exit(self, error)  # prints the error and calls os._exit, which the os view makes SystemExit
-            raise _HardExit
-
-        def _leave(self) -> None:
-            event_loops.close_of_this_thread()
-            self._loader.cleanup_all_tmp_files()
-            self._task_vars = {}
-            super()._leave()
-
-        def _say(self, text: str) -> None:
-            display.error(text)
-
-    return ThreadWorker
-
-
-def _closed_stdin() -> io.StringIO:
-    stream = io.StringIO()
-    stream.close()
-    return stream
-
-
-def _results(item: object) -> list[object]:
-    """The results of a task in what a worker sends about it or about one item of its loop."""
-    sent = getattr(item, "wire_task_result", item)  # since 2.19, about an item
-    whole = getattr(sent, "utr", None)  # since 2.21
-    if whole is not None:
-        each = [whole, *(whole.loop_results or ())]
-        return [whole.registered_values, *(one.result_data for one in each)]
-    if type(sent).__name__ == "CallbackSend":  # 2.18, about an item
-        sent = next(iter(getattr(sent, "args", ())), None)
-    return [getattr(sent, "return_data", None) or getattr(sent, "_result", None)]
-
-
-def make_queue(upstream: Any) -> type:
-    """
-    ansible-core's FinalQueue in memory.
-
-    Items are still pickled by `put` and unpickled by `get`: that separates a result from the worker's objects, and keeps Ansible's error
-    for a result that cannot be pickled. Only large texts, which cannot be changed, are shared. There is no pipe, so there is no
-    descriptor, no semaphore, and no partly written message when a worker is interrupted.
-    """
-
-    class MemoryQueue(upstream):  # type: ignore[misc]
-        def __init__(self, *_args: object, **_kwargs: object) -> None:
-            self._items: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-
-        def send_task_result(self, *args: object, **kwargs: object) -> None:
-            worker = thread_context.current_worker()
-            if worker is None:
-                super().send_task_result(*args, **kwargs)
-                return
-            # Set before the result is sent: the reader may end the run, and with it this worker, immediately.
-            worker.answered = True
-            try:
-                super().send_task_result(*args, **kwargs)
-            except BaseException:  # the result was not sent
-                worker.answered = False
-                raise
-
-        def put(self, item: object) -> None:
-            self._items.put(bulk.pickled(item, *_results(item)))
-
-        def get(self) -> object:
-            copied = self._items.get()
-            if copied is None:
-                raise EOFError
-            return copied()
-
-        def empty(self) -> bool:
-            return self._items.empty()
-
-        def close(self) -> None:
-            self._items.put(None)
-
-        def __del__(self) -> None:
-            """Upstream's closes pipes; this queue has none."""
-
-    return MemoryQueue
 
 
 def on_stop(run_context: RunContext) -> Callable[[], None]:
