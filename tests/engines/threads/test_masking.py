@@ -240,6 +240,21 @@ def test_a_worker_that_holds_the_maskers_lock_is_stopped_after_it_has_let_go():
         pass
 
 
+def test_every_worker_of_a_run_takes_that_lock(project):
+    project.write(
+        "filter_plugins/lock.py",
+        """
+        from ansible.module_utils._internal._secrets import _secret_masker
+
+        class FilterModule:
+            def filters(self):
+                return {"lock": lambda _: type(_secret_masker._lock).__module__}
+        """,
+    )
+    result = project.run("- debug: {msg: '{{ 1 | lock }}'}\n", limit="h1,h2")
+    assert messages(result) == dict.fromkeys(("h1", "h2"), secret_masker.__name__), result.stdout
+
+
 def test_importing_ansible_core_registers_nothing_with_the_programs_forks():
     line = (
         "import os\n"
