@@ -20,7 +20,7 @@ from forkless.modules.warm.pool import current_pool
 from forkless.patching.seam import Seam
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from forkless.core.run_context import Interruptible
     from forkless.modules.ansible_types import BecomePlugin, PlayContextOptions, Upstream
@@ -108,7 +108,36 @@ def has_password(connection: AnsibleConnection, play_context: PlayContextOptions
     return bool(connection.get_option("password") or play_context.password)
 
 
-class _LocalTransport(Transport):
+class _ProgramTransport(Transport):
+    """Starts a warm interpreter through a program of this machine."""
+
+    become: BecomePlugin | None
+    password: object
+    verdict: float
+
+    def _begin(
+        self,
+        interpreter: WarmInterpreter,
+        start: Callable[[], channel.ProgramChannel],
+        text: bytes,
+        interrupt: Interruptible,
+    ) -> None:
+        """Raises NotStartedError. After that, or when the worker is stopped meanwhile, the program has been ended and reaped."""
+        line = None
+        password = None if self.password is None else str(self.password).encode()
+        try:
+            with interrupt.shielded():
+                line = start()
+            with interrupt.closing(line.end_now):
+                line.begin(text, become=self.become, password=password, verdict=self.verdict, greeting=PATIENCE)
+            interpreter.attach(line)
+        except BaseException:
+            if line is not None:
+                line.close(at_once=True)
+            raise
+
+
+class _LocalTransport(_ProgramTransport):
     """Starts a warm interpreter on this machine, through the shell that the local connection would use."""
 
     def __init__(self, action: AnsibleAction, command: str, become: BecomePlugin | None) -> None:
@@ -133,14 +162,10 @@ class _LocalTransport(Transport):
         if self.shell is None or not os.path.exists(self.shell):
             raise NotStartedError("there is no such shell")
         interpreter = WarmInterpreter("local")
-        with interrupt.shielded():
-            line = channel.ProgramChannel(
-                interpreter, self.command, cwd=self.cwd, environ=self.environ, shell=self.shell
-            )
-        password = None if self.password is None else str(self.password).encode()
-        with interrupt.closing(line.end_now):
-            line.begin(text, become=self.become, password=password, verdict=self.verdict, greeting=PATIENCE)
-        interpreter.attach(line)
+        start = functools.partial(
+            channel.ProgramChannel, interpreter, self.command, cwd=self.cwd, environ=self.environ, shell=self.shell
+        )
+        self._begin(interpreter, start, text, interrupt)
         return interpreter
 
 
@@ -166,9 +191,13 @@ class _AsyncsshTransport(Transport):
             raise  # the host is unreachable; the message is the connection plugin's
         except sys.modules["ansible.errors"].AnsibleError as err:
             raise NotStartedError(str(err)) from err
-        interpreter.attach(stream)
-        with interrupt.closing(interpreter.close):
-            interpreter.ready.wait(PATIENCE)
+        try:
+            interpreter.attach(stream)
+            with interrupt.closing(interpreter.close):
+                interpreter.ready.wait(PATIENCE)
+        except BaseException:  # the worker was stopped
+            stream.close()
+            raise
         if interpreter.lost or not interpreter.ready.is_set():
             interpreter.close()
             raise NotStartedError(
@@ -179,7 +208,7 @@ class _AsyncsshTransport(Transport):
         return interpreter
 
 
-class _SshProgramTransport(Transport):
+class _SshProgramTransport(_ProgramTransport):
     """Starts a warm interpreter through the ssh program, with the command line that ansible.builtin.ssh builds."""
 
     def __init__(self, action: AnsibleAction, command: str, become: BecomePlugin | None) -> None:
@@ -198,12 +227,8 @@ class _SshProgramTransport(Transport):
 
     def open(self, text: bytes, interrupt: Interruptible) -> WarmInterpreter:
         interpreter = WarmInterpreter(str(self.name), login=self.become is None)
-        with interrupt.shielded():
-            line = channel.ProgramChannel(interpreter, self.line, environ=self.environ)
-        password = None if self.password is None else str(self.password).encode()
-        with interrupt.closing(line.end_now):
-            line.begin(text, become=self.become, password=password, verdict=self.verdict, greeting=PATIENCE)
-        interpreter.attach(line)
+        start = functools.partial(channel.ProgramChannel, interpreter, self.line, environ=self.environ)
+        self._begin(interpreter, start, text, interrupt)
         return interpreter
 
 
