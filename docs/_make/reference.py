@@ -25,7 +25,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 COLLECTION = ROOT / "src/ansible_collections/forkless/core"
 # The modules that are a door, in the order of the page.
-PUBLIC_MODULES = ("forkless", "forkless.runner", "forkless.multiprocessing", "forkless.jobs", "forkless.engines")
+PUBLIC_MODULES = (
+    "forkless",
+    "forkless.runner",
+    "forkless.multiprocessing",
+    "forkless.jobs",
+    "forkless.queue",
+    "forkless.ssh",
+    "forkless.engines",
+)
 
 
 # -- Python
@@ -60,6 +68,8 @@ def signature(thing: Any) -> str:
 def said(thing: Any) -> str:
     """The docstring; a session at Python's prompt stays one, where Markdown would see a quotation."""
     text = (inspect.getdoc(thing) or "").replace("  # doctest: +SKIP", "")
+    if dataclasses.is_dataclass(thing) and text.startswith(f"{getattr(thing, '__name__', '')}("):
+        return ""  # made by Python: the fields, which follow as a table
     return re.sub(r"^>>> (?:.+\n?)+", lambda found: f"```pycon\n{found[0].rstrip()}\n```\n", text, flags=re.MULTILINE)
 
 
@@ -112,11 +122,15 @@ def python() -> str:
         out += [f"## `{door}`", "", said(module), ""]
         for name in module.__all__:
             thing = getattr(module, name)
-            if isinstance(thing, type) and issubclass(thing, BaseException):
+            is_error = isinstance(thing, type) and issubclass(thing, BaseException)
+            if is_error and thing.__module__ == "forkless.core.errors":
                 continue
             out += [f"### `{door}.{name}`", ""]
-            if not callable(thing):
-                out += [f"The constant `{thing!r}`.", ""]
+            if is_error:
+                parents = ", ".join(f"`{one.__name__}`" for one in thing.__bases__)
+                out += [f"An error, and a {parents}. {said(thing)}", ""]
+            elif not callable(thing):
+                out += [f"The constant `{thing!r}`." if type(thing).__module__ == "builtins" else said(thing), ""]
             elif not isinstance(thing, type):
                 prefix = "async " if inspect.iscoroutinefunction(thing) else ""
                 out += [f"```text\n{prefix}{name}{signature(thing)}\n```", "", said(thing), ""]
@@ -142,7 +156,10 @@ def errors() -> str:
     out = [
         "# Errors",
         "",
-        "Every error that forkless raises is a `ForklessError`, and can be imported from `forkless`.",
+        (
+            "Every error that forkless raises is a `ForklessError`. Those on this page can be imported from `forkless`; [Python](python.md) has those of "
+            "`forkless.queue` and `forkless.ssh`."
+        ),
         "",
     ]
     out += [f"```text\n{tree}\n```", "", said(forkless_errors).rpartition("\n\n")[2], ""]

@@ -95,7 +95,14 @@ def test_nothing_is_fetched_from_elsewhere(site, parsed):
 
 def test_the_reference_has_every_public_name(site):
     text = (site / "reference/python.html").read_text() + (site / "reference/errors.html").read_text()
-    for door in ("forkless", "forkless.runner", "forkless.multiprocessing", "forkless.jobs"):
+    for door in (
+        "forkless",
+        "forkless.runner",
+        "forkless.multiprocessing",
+        "forkless.jobs",
+        "forkless.queue",
+        "forkless.ssh",
+    ):
         for name in importlib.import_module(door).__all__:
             assert f"{name}</code>" in text, f"{door}.{name} is not in the reference"
 

@@ -104,6 +104,8 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRecord:
+    """A playbook that is launched again and again: `due` is the next time, `last_run` the newest run, `note` why the last time was left out."""
+
     id: int
     name: str
     cron: str

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Every name in ansible-core that forkless replaces.
+Every name in ansible-core that forkless replaces, and most of those in the stdlib.
 
 A seam has a site, a reason, a stand-in and, in fingerprints.json, the fingerprint of its site in each known minor. `patching.seams`
 installs and undoes them; a seam that only some minors need names them.
