@@ -43,6 +43,7 @@ def test_it_needs_nothing_in_path_and_leaves_nothing_open(as_root, sshds, tmp_pa
     (tmp_path / "service.py").write_text(SERVICE)
     told = {
         "ansible_connection": "ssh",
+        "ansible_pipelining": True,  # without it each task logs in five times more; copy sends a file all the same
         "ansible_password": sshd_targets.PASSWORD,
         "ansible_ssh_password_mechanism": way,
     }

@@ -33,7 +33,7 @@ PROJECT = """\
         msg: "{{ ansible_user | default('-') }} {{ packer_build_name | default('-') }} {{ greeting | default('-') }} {{ secret | default('-') }}"
       tags: [two]
     - name: A change
-      ansible.builtin.copy: {content: "x\\n", dest: "{{ playbook_dir }}/made-{{ inventory_hostname }}"}
+      ansible.builtin.lineinfile: {line: x, create: true, path: "{{ playbook_dir }}/made-{{ inventory_hostname }}"}
       diff: true
       check_mode: true
       tags: [two]

@@ -40,7 +40,7 @@ def folder(tmp_path):
     )
     (tmp_path / "fails.yml").write_text(
         "- hosts: all\n  gather_facts: false\n  tasks:\n"
-        "    - command: 'false'\n      ignore_errors: true\n    - command: echo {{ x | default(1) }}\n"
+        "    - command: 'false'\n      ignore_errors: true\n    - raw: echo {{ x | default(1) }}\n"
         "    - fail: {msg: 'on purpose ü'}\n"
     )
     return tmp_path

@@ -136,7 +136,8 @@ def test_a_secret_that_only_the_module_knows_to_be_one_is_in_nothing_that_a_run_
     result = kept.run(
         TASKS,
         head=HANDLERS,
-        limit="h1:h2",
+        # What a second host adds does not depend on how modules run, and a module in a process of its own takes long.
+        limit="h1" if how == "cold" else "h1:h2",
         diff=True,
         modules=how,
         # Where HOME is not what the list of users says, stock's async_status would look in another folder.
