@@ -180,8 +180,12 @@ def _bases(thing: object) -> set[str]:
 
 def relative(file: str) -> str:
     """A file's name below the folder that holds ansible-core."""
-    folder = os.path.dirname(os.path.dirname(str(sys.modules["ansible"].__file__)))
-    return os.path.relpath(file, folder).replace(os.sep, "/")
+    return _relative(file, str(sys.modules["ansible"].__file__))
+
+
+@functools.lru_cache(maxsize=1024)
+def _relative(file: str, ansible: str) -> str:
+    return os.path.relpath(file, os.path.dirname(os.path.dirname(ansible))).replace(os.sep, "/")
 
 
 @functools.lru_cache(maxsize=1024)

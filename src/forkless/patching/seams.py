@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import functools
 import importlib
 import importlib.metadata
 import json
@@ -161,17 +160,33 @@ def check(seams: Sequence[Seam]) -> None:
         raise UnsupportedError(f"{sentence}, or set FORKLESS_ALLOW_UNKNOWN=1 to go on anyway")
     if minor(full) not in KNOWN:
         raise SeamError(full, moved(seams, full))
-    refused = [str(one) for one in states(seams, full, quick=True) if one.state is State.MOVED]
+    found = states(seams, full, quick=True)
+    refused = [str(one) for one in found if one.state is State.MOVED]
     if refused:
         raise SeamError(full, refused, known=True)
+    _left_out[_of_this_ansible_core(seams, full)] = _not_installed(found)
 
 
-@functools.lru_cache(maxsize=8)
-def _skipped(seams: tuple[Seam, ...], full: str, _folder: str) -> frozenset[Seam]:
-    """The seams that are not installed in this ansible-core. Found once: its files do not change while the process lives."""
-    return frozenset(
-        one.seam for one in states(seams, full, quick=True) if one.state in (State.LEFT_OUT, State.NOT_NEEDED)
-    )
+# The seams that are not installed in an ansible-core, by seams, version and folder. Found once: its files do not change while the process lives.
+_left_out: dict[tuple[tuple[Seam, ...], str, str], frozenset[Seam]] = {}
+
+
+def _of_this_ansible_core(seams: Sequence[Seam], full: str) -> tuple[tuple[Seam, ...], str, str]:
+    return tuple(seams), full, str(getattr(sys.modules.get("ansible"), "__file__", ""))
+
+
+def _not_installed(found: Sequence[SeamState]) -> frozenset[Seam]:
+    return frozenset(one.seam for one in found if one.state in (State.LEFT_OUT, State.NOT_NEEDED))
+
+
+def _skipped(seams: Sequence[Seam], full: str) -> frozenset[Seam]:
+    """The seams that are not installed in this ansible-core, as `check` has found them, or as they are now if it was not called."""
+    key = _of_this_ansible_core(seams, full)
+    if key not in _left_out:
+        if len(_left_out) >= 8:
+            _left_out.clear()
+        _left_out[key] = _not_installed(states(seams, full, quick=True))
+    return _left_out[key]
 
 
 # -- installing and undoing ---------------------------------------------------------------------------------------
@@ -213,7 +228,7 @@ def installed(seams: Sequence[Seam], in_use: Callable[[], bool] = lambda: False)
     over = False
     lock = threading.Lock()
     full = version()
-    skipped = _skipped(tuple(seams), full, str(getattr(sys.modules.get("ansible"), "__file__", "")))
+    skipped = _skipped(seams, full)
 
     def put_late(module: types.ModuleType) -> None:
         with lock:  # not held below: another thread may import what a stand-in imports, and wait for the lock in the middle of that

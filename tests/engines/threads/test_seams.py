@@ -44,6 +44,38 @@ def test_every_seam_has_a_reason_and_nothing_of_this_minor_has_moved():
     assert patching.moved(table.SEAMS, patching.version()) == []
 
 
+def test_each_seam_is_compared_once_before_it_goes_in(monkeypatch):
+    compared = []
+    real = patching._state
+
+    def state(seam, *args, **kwargs):
+        compared.append(seam)
+        return real(seam, *args, **kwargs)
+
+    monkeypatch.setattr(patching, "_state", state)
+    monkeypatch.setattr(patching, "_left_out", {})
+    patching.check(table.SEAMS)
+    with patching.installed(table.SEAMS):
+        pass
+    assert compared == patching.for_minor(table.SEAMS, patching.minor(patching.version()))
+    patching.check(table.SEAMS)
+    assert len(compared) == 2 * len(set(compared)), "who asks again is told what is true then"
+
+
+def test_seams_for_speed_that_a_check_has_found_changed_stay_out(monkeypatch):
+    monkeypatch.setattr(patching, "_left_out", {})
+    seam = patching.for_speed("ansible.playbook.base:FieldAttributeBase.dump_attrs", "a reason", patching.always(None))
+    real = patching._state
+    monkeypatch.setattr(
+        patching, "_state", lambda seam, *_, **__: patching.SeamState(seam, patching.State.LEFT_OUT, "has changed")
+    )
+    patching.check([seam])
+    monkeypatch.setattr(patching, "_state", real)
+    before = patching.look(seam)
+    with patching.installed([seam]):
+        assert patching.look(seam) == before
+
+
 def test_every_seam_goes_in_and_comes_out_again():
     mine = patching.for_minor(table.SEAMS, patching.minor(patching.version()))
     before = {seam.site: patching.look(seam) for seam in mine}

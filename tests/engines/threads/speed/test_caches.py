@@ -277,6 +277,22 @@ def test_options_of_a_plugin_are_each_runs_own_and_another_documentation_is_seen
     assert found == {"new_one": {"default": 7}}
 
 
+def test_a_command_at_a_terminal_keeps_only_that_a_plugin_has_no_options(project, monkeypatch):
+    """No later run could use the others, and within the run ansible-core keeps them itself."""
+    monkeypatch.setattr(caches, "PROCESS_CACHES", {"option-cache": caches.BoundedCache(64)})
+    made = context.RunContext.__init__
+
+    def at_a_terminal(run_context, **given):
+        made(run_context, **given)
+        run_context.terminal = object()
+
+    monkeypatch.setattr(context.RunContext, "__init__", at_a_terminal)
+    assert project.run(PLAY, limit="h1").rc == 0
+    kept = list(caches.PROCESS_CACHES["option-cache"].values())
+    assert kept
+    assert not any(kept)
+
+
 @pytest.mark.matrix
 def test_a_project_with_parts_of_documentation_of_its_own_has_options_read_anew(project, monkeypatch):
     monkeypatch.setattr(caches, "PROCESS_CACHES", {"option-cache": caches.BoundedCache(64)})

@@ -101,6 +101,18 @@ def test_a_program_reads_ansible_cores_table_once_and_no_run_changes_anothers(ru
     assert asked
 
 
+def test_a_command_at_a_terminal_keeps_no_copy_because_its_process_has_no_later_run(run_context, monkeypatch):
+    kept = routing._LastLarge()
+    monkeypatch.setattr(routing, "_last_large", kept)
+    run_context.terminal = object()
+    expected = repr(theirs()(core_table(), None))
+    assert repr(routing.routing(theirs(), "")(core_table(), None)) == expected
+    assert kept._read is None
+    run_context.terminal = None
+    assert repr(routing.routing(theirs(), "")(core_table(), None)) == expected
+    assert kept._read is not None
+
+
 def test_it_can_be_switched_off_and_is_for_runs_only(run_context, monkeypatch):
     asked = []
     read = routing.routing(lambda *given: asked.append(given), "")

@@ -249,7 +249,8 @@ def options(original: Callable[..., object], _site: str) -> object:
 
     @functools.wraps(original)
     def load(loader: PluginFinder, name: str, module: object, path: str) -> object:
-        cache = cache_of(context.current(), "option-cache")
+        run_context = context.current()
+        cache = cache_of(run_context, "option-cache")
         if cache is None or not (loader.class_name and plugin_loader.own_files(path)):
             return original(loader, name, module, path)
         from ansible.plugins.loader import fragment_loader, get_plugin_class
@@ -272,7 +273,11 @@ def options(original: Callable[..., object], _site: str) -> object:
             return None
         original(loader, name, module, path)
         # None if the plugin has no options. ansible-core records nothing in that case, and would parse the documentation every time.
-        cache.store(key, copy_variables.private_vars(constants.config._plugins.get(kind, {}).get(name)))
+        made = constants.config._plugins.get(kind, {}).get(name)
+        if (
+            made is None or run_context is None or run_context.terminal is None
+        ):  # otherwise no later run could use the copy
+            cache.store(key, copy_variables.private_vars(made))
         return None
 
     return load

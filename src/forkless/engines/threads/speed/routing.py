@@ -87,14 +87,17 @@ class _LastLarge:
         self._read: tuple[weakref.ref[Callable[..., object]], str, dict[str, object]] | None = None
 
     def get(
-        self, text: str, original: Callable[..., dict[str, object]], content_id: object
+        self, text: str, original: Callable[..., dict[str, object]], content_id: object, *, keep: bool
     ) -> dict[str, object] | None:
-        """A copy of the table, so that no run can change another's; `original` tells which ansible-core made the values."""
+        """
+        A copy of the table, so that no run can change another's; `original` tells which ansible-core made the values. It is kept for later
+        runs only if there may be some: copying it takes as long as half of reading it.
+        """
         known = self._read
         if known is not None and known[0]() is original and known[1] == text:
             return _copied(known[2])
         found = plain(text, lambda part: original(part, content_id))
-        if found is not None and len(text) >= self.LARGE:
+        if keep and found is not None and len(text) >= self.LARGE:
             self._read = weakref.ref(original), text, _copied(found)
         return found
 
@@ -121,7 +124,7 @@ def routing(original: Callable[..., dict[str, object]], _site: str) -> Callable[
         if run_context is not None and NAME not in run_context.off:
             try:
                 text = yaml_string_data if isinstance(yaml_string_data, str) else yaml_string_data.decode()
-                found = _last_large.get(text, original, content_id)
+                found = _last_large.get(text, original, content_id, keep=run_context.terminal is None)
             except Exception:  # noqa: BLE001  # a part of the text alone may be no YAML; ansible-core reads the whole, or reports it
                 found = None
             if found is not None:
