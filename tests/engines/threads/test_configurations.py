@@ -262,6 +262,22 @@ def test_a_deprecated_setting_is_told_of_once_in_every_run(projects):
     assert counts == [1, 1]
 
 
+@pytest.mark.matrix
+def test_a_deprecated_setting_that_one_task_reads_is_not_told_of_by_the_next(projects):
+    """ansible-core collects what it will tell of a setting in lists of the process, and a worker's next plugin empties them."""
+    project = projects("managed")
+    project.write("ansible.cfg", "[defaults]\nansible_managed = by us\n")
+    project.write("text.j2", "{{ ansible_managed }}\n")
+    written = "- template: {src: text.j2, dest: '{{ playbook_dir }}/text'}\n- ping: {}\n- ping: {}\n"
+    run = project.run(written, limit="h1")
+    assert run.rc == 0, run.stdout
+    assert (project.folder / "text").read_text() == "by us\n"
+    ends = [one.event_data["res"] for one in run.events if one.event == "runner_on_ok"]
+    assert len(ends) == 3
+    assert [res["deprecations"] for res in ends if res.get("deprecations")] == []
+    assert run.stdout.count("MANAGED_STR") <= 1  # from 2.19 on, when ansible-core is imported
+
+
 def test_runs_at_once_are_both_told_of_their_configuration(projects):
     project = projects("told")
     project.write("ansible.cfg", "[defaults]\nforks = 3\n")

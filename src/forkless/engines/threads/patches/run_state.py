@@ -73,6 +73,30 @@ class PerRun:
             thing.__dict__[self._name] = value
 
 
+class CopyOfWorker:
+    """A container in which ansible-core collects, as class or instance attribute: each worker has a copy of its own, as a fork had."""
+
+    def __init__(self, name: str, original: object) -> None:
+        self._name = name
+        self._original = original
+
+    def __get__(self, thing: object, kind: type | None = None) -> object:
+        if thing is None:
+            return self._original
+        shared = thing.__dict__.get(self._name, self._original)
+        worker = context.current_worker()
+        if worker is None:
+            return shared
+        return worker.state.setdefault((id(thing), self._name), copy.copy(shared))
+
+    def __set__(self, thing: object, value: object) -> None:
+        thing.__dict__[self._name] = value
+
+
+def copy_of_worker(original: object, site: str) -> object:
+    return CopyOfWorker(site.rpartition(".")[2], original)
+
+
 def fresh_like_outside(name: str) -> Callable[[object], object]:
     """Start with an empty container of Ansible's type, which differs between minors."""
 

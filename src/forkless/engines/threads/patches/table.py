@@ -286,6 +286,15 @@ SEAMS: tuple[Seam, ...] = (
         "password scripts must be children of the run",
         always(stdlib_views.subprocess_view),
     ),
+    *(
+        Seam(
+            f"ansible.config.manager:ConfigManager.{name}",
+            "what a worker's settings give rise to is told of by that worker",
+            run_state.copy_of_worker,
+            optional=name == "_errors",  # an instance's
+        )
+        for name in ("DEPRECATED", "WARNINGS", "_errors")
+    ),
     Seam("ansible.config.manager:os", "ANSIBLE_* of the run", always(stdlib_views.os_view)),
     # -- secrets
     *(
