@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import threading
@@ -13,8 +14,9 @@ import pytest
 
 import forkless
 import forkless.queue
+from forkless.core.events import Event
+from forkless.queue import event_batches, requests
 from forkless.queue import project as projects
-from forkless.queue import requests
 from forkless.queue.supervisor import Supervisor
 from forkless.queue.worker import WorkerOptions
 from queue_support import acting, in_make_faults, launch, lines, playbook, wait_until
@@ -249,6 +251,49 @@ def test_a_follower_gets_every_event_once_while_they_come(url, database, workers
     assert one == other == list(range(1, record.counter + 1))
     assert result.ok
     assert result.hosts["web1"]["ok"] == 2
+
+
+def test_a_reader_whose_statement_is_cut_goes_on_with_the_next_event(url, database, project):
+    """What a restart with `-m immediate` or a failover does to a statement that is under way."""
+    playbook(project, tasks=["- debug:"])
+    number = launch(url, project)
+    job = database.one("SELECT queue_job FROM forkless.run WHERE id = %s", number)
+    database.one("SELECT forkless.claim(%s, %s, 1, 'w', '{}', 600)", number, job)
+
+    def append(at):
+        event = Event(event="verbose", uuid=str(at), counter=at, stdout=f"line {at}")
+        packed, size = event_batches.pack([json.dumps(event.as_dict()).encode() + b"\n"])
+        stored = "SELECT forkless.append_events(%s, 1, %s, %s, %s, %s, NULL, NULL)"
+        database.one(stored, number, at, at, packed, size)
+
+    append(1)
+    waiting = (
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name = 'forkless' AND wait_event_type = 'Lock'"
+    )
+
+    def cut(read_on):
+        with psycopg.connect(url) as connection:
+            connection.execute("LOCK TABLE forkless.run, forkless.event_batch IN ACCESS EXCLUSIVE MODE")
+            read_on()
+            wait_until(lambda: database.all(waiting), "a statement that waits")
+        append(2)
+        database.one("SELECT forkless.finish(%s, 1, 'successful', 0, '', '{}')", number)
+
+    async def read():
+        loop, seen, reads_on = asyncio.get_running_loop(), [], asyncio.Event()
+        async with forkless.queue.connect(url) as queue:
+            async for event in queue.follow(number):
+                seen.append(event.stdout)
+                if len(seen) == 1:
+                    cutting = asyncio.create_task(
+                        asyncio.to_thread(cut, lambda: loop.call_soon_threadsafe(reads_on.set))
+                    )
+                    await reads_on.wait()  # then the reader asks again, and its statement waits for the lock
+            await cutting
+        return seen
+
+    assert asyncio.run(asyncio.wait_for(read(), 240)) == ["line 1", "line 2"]
 
 
 def test_secrets_are_in_no_table(url, database, workers, project, tmp_path):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import os
 import pwd
 import re
@@ -53,6 +54,46 @@ def test_metrics_say_what_the_queue_has_and_whether_the_database_is_there(url, d
         assert text.count(f"# TYPE {name} ") == text.count(f"# HELP {name} ") == 1
     with metrics.served("127.0.0.1:0", "postgresql://x@127.0.0.1:1/x", dict) as port:
         assert "\nforkless_database_up 0\n" in read(port)
+
+
+def test_metrics_count_each_thing_once_and_only_what_they_say(url, database, project):
+    """A run in slices is one run; who waits for a lock waits for no worker; who was not seen for long is no worker."""
+    (project / "hosts.ini").write_text("h1\nh2\nh3\n")
+    playbook(project, tasks=["- debug:"])
+    sliced = launch(url, project, slices=3, lock="one")
+    locked = launch(url, project, lock="one")
+    later = launch(url, project, lock=None, at=dt.datetime.now(dt.UTC) + dt.timedelta(days=1))
+
+    def samples():
+        return metrics.metrics_of_queue(url)
+
+    assert database.one("SELECT count(*) FROM forkless.run") == 6
+    assert samples()['forkless_runs{state="waiting"}'] == 3
+    # The oldest run of all waits for another one's lock, and the other for its time: only the slices wait for a worker.
+    database.all("UPDATE forkless.run SET created = now() - interval '1 hour' WHERE id = %s", locked)
+    database.all("UPDATE forkless.run SET created = now() - interval '1 hour' WHERE id = %s", later)
+    assert 0 <= samples()["forkless_runs_waiting_seconds"] < 3000
+    # Since its time has come, that one waits for a worker as well, and has not done so before.
+    database.all("UPDATE forkless.run SET not_before = now() WHERE id = %s", later)
+    database.one("SELECT forkless.dispatch_due()")
+    assert database.one("SELECT queue_job FROM forkless.run WHERE id = %s", later)
+    assert 0 <= samples()["forkless_runs_waiting_seconds"] < 3000
+    database.all("UPDATE forkless.run SET created = now() - interval '2 hours' WHERE parent_id = %s", sliced)
+    assert 7200 <= samples()["forkless_runs_waiting_seconds"] < 10000
+    for name in ("here", "away"):
+        database.one("SELECT forkless.register_worker(%s, 'h', 1, '{}', '{}')", name)
+    database.all("UPDATE forkless.worker SET seen = now() - interval '2 minutes' WHERE name = 'away'")
+    assert samples()["forkless_workers"] == 1
+    hook = "INSERT INTO forkless.webhook (run_id, url, delivered, given_up) VALUES (%s, 'http://x', %s, %s)"
+    for number, (delivered, given_up) in zip(
+        (sliced, locked, later), ((None, False), (dt.datetime.now(dt.UTC), False), (None, True)), strict=True
+    ):
+        database.all(hook, number, delivered, given_up)
+    assert samples()["forkless_webhooks_waiting"] == 1
+    assert "# TYPE forkless_worker_process_failures_total counter\n" in metrics._text(
+        {"forkless_worker_process_failures_total": 1.0}
+    )
+    assert "# TYPE forkless_workers gauge\n" in metrics._text({"forkless_workers": 1.0})
 
 
 def test_events_are_deleted_after_the_time_that_is_set_and_by_the_sweep(

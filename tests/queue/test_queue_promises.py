@@ -79,6 +79,65 @@ def test_a_launcher_cannot_read_secrets_and_a_reader_cannot_launch(url, database
     assert database.wait_for(number, "successful", "failed") == "successful"
 
 
+# What each role may, and no more: calls, and rights on tables by their first letters (Select, Insert, Update, Delete).
+SHOWN = dict.fromkeys(
+    ("run_view", "schedule_view", "event_batch", "host", "worker", "label_limit", "schema_version", "setting"), "S"
+)
+ASKED = {"waits_for", "worker_key"}
+LAUNCHING = {
+    "launch", "relaunch", "ask_about_job", "cancel", "put_bundle", "keep_bundle", "put_schedule", "remove_schedule", "enable_schedule",
+}  # fmt: skip
+NOT_A_WORKERS = {"launch", "relaunch", "ask_about_job", "put_bundle", "set_retention", "prune", "limit_label"}
+PROCRASTINATE = dict.fromkeys(
+    (f"procrastinate_{name}" for name in ("jobs", "workers", "events", "periodic_defers")), "SIUD"
+)
+PAGE = dict.fromkeys(("page_user", "page_session", "page_token", "page_delivery"), "SIUD") | {"page_audit": "SI"}
+MAY = {
+    "reader": (ASKED, SHOWN),
+    "launcher": (ASKED | LAUNCHING, SHOWN | {"job_record": "SID"}),
+    "worker": (
+        None,  # every function but those above
+        SHOWN | PROCRASTINATE | dict.fromkeys(("run", "bundle", "schedule", "webhook"), "S") | {"job_record": "SID"},
+    ),
+    "page": (ASKED | LAUNCHING, SHOWN | PAGE | {"job_record": "SID"}),
+}
+
+
+@pytest.mark.parametrize("role", MAY)
+def test_a_role_may_do_what_is_its_business_and_nothing_else(url, database, role):
+    schema.apply_roles(url)
+    calls, tables = MAY[role]
+    known = database.all(
+        "SELECT p.proname, has_function_privilege(%s, p.oid, 'EXECUTE'), p.proname LIKE 'procrastinate%%' FROM pg_proc p "
+        "WHERE p.pronamespace = 'forkless'::regnamespace",
+        f"forkless_{role}",
+    )
+    ours = {name for name, _, foreign in known if not foreign}
+    assert len(ours) > 20
+    found = {name for name, may, foreign in known if may and not foreign}
+    assert found == (ours - NOT_A_WORKERS if calls is None else calls)
+    assert (role == "worker") == any(may for _, may, foreign in known if foreign)
+    rights = database.all(
+        "SELECT c.relname, string_agg(left(p, 1), '' ORDER BY n) FROM pg_class c, "
+        "unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) WITH ORDINALITY AS one(p, n) "
+        "WHERE c.relnamespace = 'forkless'::regnamespace AND c.relkind IN ('r', 'v', 'm', 'p') "
+        "AND (has_table_privilege(%s, c.oid, p) OR (p IN ('SELECT', 'INSERT', 'UPDATE', 'REFERENCES') "
+        "AND has_any_column_privilege(%s, c.oid, p))) GROUP BY c.relname",
+        f"forkless_{role}",
+        f"forkless_{role}",
+    )
+    assert dict(rights) == tables
+    assert not database.one("SELECT has_schema_privilege(%s, 'forkless', 'CREATE')", f"forkless_{role}")
+
+
+def test_who_has_no_role_of_the_queue_sees_and_calls_nothing_of_it(url, database):
+    schema.apply_roles(url)
+    assert not database.one("SELECT has_schema_privilege('public', 'forkless', 'USAGE')")
+    assert not database.all(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'forkless'::regnamespace AND has_function_privilege('public', oid, 'EXECUTE')"
+    )
+
+
 def test_a_run_whose_label_nobody_has_any_more_gives_its_lock_back(url, database, project):
     playbook(project, tasks=["- debug:"])
     here = database.one("SELECT forkless.register_worker('w', 'h', 1, '{site=fra}', '{}')")

@@ -18,7 +18,7 @@ import pytest
 import forkless
 import forkless.queue
 from forkless.core.process_tree import wait_for_end
-from forkless.queue import attempt, database, event_batches, programs, schedules, secrets
+from forkless.queue import attempt, database, dispatcher, embedded, event_batches, programs, schedules, secrets
 from forkless.queue import project as projects
 from forkless.queue.attempt import Attempt, AttemptPlace
 from forkless.queue.embedded import EmbeddedServer, find_programs, major_of
@@ -104,42 +104,60 @@ def folder():
     shutil.rmtree(made, ignore_errors=True)
 
 
-def test_a_server_starts_over_what_a_dead_one_left_and_says_so_if_it_is_of_another_version(folder):
+def die_as(server, pid):
+    """Kill the server; the number in its files is then that of another process."""
+    pid_file = os.path.join(server.folder, "data", "postmaster.pid")
+    with open(pid_file) as file:
+        number, _, rest = file.read().partition("\n")
+    os.kill(int(number), signal.SIGKILL)
+    assert wait_for_end(int(number), 240)
+
+    def refused():
+        try:
+            psycopg.connect(server.url.replace("/forkless?", "/postgres?"), connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return True
+        return False
+
+    wait_until(refused, "the end of the server")
+    with open(pid_file, "w") as file:
+        file.write(f"{pid}\n{rest}")
+
+
+def test_a_server_starts_over_what_a_dead_one_left_and_says_so_if_it_is_of_another_version(folder, caplog, monkeypatch):
     first = EmbeddedServer(folder)
     first.open()
-    pid_file = os.path.join(folder, "data", "postmaster.pid")
     stranger = subprocess.Popen(
         ["/bin/cat"], stdin=subprocess.PIPE, cwd="/",
         user=first._account.user, group=first._account.group,
         extra_groups=[] if first._account.user is not None else None,
     )  # fmt: skip
+    # A dead server whose parent never waits for it, as the first process of a container.
+    zombie = subprocess.Popen(["/bin/true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
     try:
-        with open(pid_file) as file:
-            number, _, rest = file.read().partition("\n")
-        os.kill(int(number), signal.SIGKILL)
-        assert wait_for_end(int(number), 240)
-
-        def refused():
-            try:
-                psycopg.connect(first.url.replace("/forkless?", "/postgres?"), connect_timeout=5).close()
-            except psycopg.OperationalError:
-                return True
-            return False
-
-        wait_until(refused, "the end of the server")
         # The machine was started again, and the number is that of another program of the same user.
-        with open(pid_file, "w") as file:
-            file.write(f"{stranger.pid}\n{rest}")
-        second = EmbeddedServer(folder)
-        assert not second._has_process()
-        second.open()
-        psycopg.connect(second.url.replace("/forkless?", "/postgres?")).close()
-        assert second._has_process()
-        second.close()
+        for pid, sentence in ((stranger.pid, "is not the embedded"), (zombie.pid, f"process {zombie.pid} is a zombie")):
+            die_as(first, pid)
+            second = EmbeddedServer(folder)
+            assert not second._has_process()
+            caplog.clear()
+            second.open()
+            assert sentence in caplog.text
+            psycopg.connect(second.url.replace("/forkless?", "/postgres?")).close()
+            assert second._has_process()
+            assert second._written_pid() not in (pid, embedded._NO_PID)
+            second.close()
+        # Who stops a server waits for its end, and a zombie has none.
+        die_as(first, zombie.pid)
+        monkeypatch.setattr(embedded, "_PATIENCE", 5)
+        first.close()
+        assert first._written_pid() == embedded._NO_PID
     finally:
         stranger.stdin.close()
         stranger.wait()
         first.close()
+        zombie.wait()
     with open(os.path.join(folder, "data", "PG_VERSION"), "w") as file:
         file.write("9\n")
     with pytest.raises(DatabaseError, match=r"was made by PostgreSQL 9, and \d+ is installed, which cannot read it"):
@@ -310,3 +328,12 @@ def test_styles_and_encodings_of_the_database_change_nothing(url, database, work
     assert isinstance(record.created, dt.datetime)
     assert isinstance(planned[0].due, dt.datetime)
     assert isinstance(present[0].seen, dt.datetime)
+
+    async def ask():
+        async with dispatcher.make_app(url, None).open_async() as app:
+            return await app.connector.execute_query_one_async(
+                "SELECT now() AS time, interval '-1 day 2 hours' AS span"
+            )
+
+    # A worker's connection for its jobs as well: procrastinate may read times at any moment.
+    assert isinstance(asyncio.run(ask())["time"], dt.datetime)

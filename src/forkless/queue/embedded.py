@@ -38,6 +38,8 @@ log = logging.getLogger("forkless.queue")
 _LOOK_EVERY = 2.0
 # Seconds that starting and stopping may take; recovery after a crash replays what was written since the last checkpoint.
 _PATIENCE = 120
+# Above any number of a process.
+_NO_PID = 2**31 - 1
 # A path to a socket may have 107 bytes on Linux and 103 on macOS, and the name of the socket has 16.
 _LONGEST_SOCKET_FOLDER = 86
 
@@ -112,6 +114,15 @@ def major_of(folder: str) -> str:
         return ""
     number = re.search(rb"\d+", said)
     return number.group().decode() if number else ""
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether the process has ended and its parent has not waited for it: it has a number, and can be signalled. False without /proc."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("Z", "X")
+    except (OSError, IndexError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -237,6 +248,7 @@ class EmbeddedServer:
             except BlockingIOError:
                 return  # another process uses it
             else:
+                self._forget_dead()  # pg_ctl would wait for the end of a zombie
                 self._call("pg_ctl", "stop", "-D", self._data, "-m", "fast", "-w", "-t", str(_PATIENCE), check=False)
                 if self._socket != os.path.join(self.folder, "socket"):
                     shutil.rmtree(self._socket, ignore_errors=True)
@@ -281,7 +293,7 @@ class EmbeddedServer:
             return True  # of another user
         except (OSError, OverflowError):
             return False
-        return pid > 0 and not self._is_stranger(pid)
+        return pid > 0 and not _is_zombie(pid) and not self._is_stranger(pid)
 
     def _written_pid(self) -> int:
         """The number of the process that the server wrote down; 0 if there is none."""
@@ -311,13 +323,17 @@ class EmbeddedServer:
                 return False
         return False
 
-    def _forget_stranger(self) -> None:
+    def _forget_dead(self) -> None:
         """
-        Remove what a server left behind whose number is now that of another program of the same user: neither pg_ctl nor PostgreSQL can tell that
-        one from a server, and no server would start. One process at a time (`_turn`).
+        Remove what a server left behind whose number is now that of another program of the same user, or of a dead process that its parent has
+        not waited for, as a container's first process may never do: neither pg_ctl nor PostgreSQL can tell these from a server, and no server would
+        start. One process at a time (`_turn`).
         """
         pid = self._written_pid()
-        if pid and os.path.exists(f"/proc/{pid}") and self._is_stranger(pid):
+        if pid and _is_zombie(pid):
+            log.warning("the embedded PostgreSQL in %s has died; its process %d is a zombie", self.folder, pid)
+            self._write_no_pid()
+        elif pid and os.path.exists(f"/proc/{pid}") and self._is_stranger(pid):
             log.warning(
                 "process %d is not the embedded PostgreSQL in %s, which was not stopped properly", pid, self.folder
             )
@@ -325,6 +341,20 @@ class EmbeddedServer:
             for left in (os.path.join(self._data, "postmaster.pid"), os.path.join(self._socket, ".s.PGSQL.5432.lock")):
                 with contextlib.suppress(OSError):
                     os.unlink(left)
+
+    def _write_no_pid(self) -> None:
+        """
+        Replace the number of a dead server by one that no process has. The rest of the file stays: by its number of the shared memory PostgreSQL
+        sees whether sessions of the dead server are still there, and does not start beside them.
+        """
+        path = os.path.join(self._data, "postmaster.pid")
+        with contextlib.suppress(OSError):
+            with open(path, "r+b") as file:
+                rest = file.read().partition(b"\n")[2]
+                file.seek(0)
+                file.write(b"%d\n" % _NO_PID + rest)
+                file.truncate()
+            os.unlink(os.path.join(self._socket, ".s.PGSQL.5432.lock"))
 
     def _private_folder(self, path: str) -> None:
         os.makedirs(path, mode=0o700, exist_ok=True)
@@ -395,7 +425,7 @@ class EmbeddedServer:
         os.rename(fresh, self._data)
 
     def _runs(self) -> bool:
-        self._forget_stranger()
+        self._forget_dead()
         code = subprocess.run(
             [os.path.join(self._programs, "pg_ctl"), "status", "-D", self._data],
             user=self._account.user,
