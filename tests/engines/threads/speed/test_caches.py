@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import types
 
 import pytest
 
@@ -280,13 +281,13 @@ def test_options_of_a_plugin_are_each_runs_own_and_another_documentation_is_seen
 def test_a_command_at_a_terminal_keeps_only_that_a_plugin_has_no_options(project, monkeypatch):
     """No later run could use the others, and within the run ansible-core keeps them itself."""
     monkeypatch.setattr(caches, "PROCESS_CACHES", {"option-cache": caches.BoundedCache(64)})
-    made = context.RunContext.__init__
 
-    def at_a_terminal(run_context, **given):
-        made(run_context, **given)
-        run_context.terminal = object()
+    def at_a_terminal():
+        """The thread's run, which only the caches see at a terminal: signals and prompts stay the program's."""
+        run_context = context.current()
+        return run_context and types.SimpleNamespace(off=run_context.off, state=run_context.state, terminal=object())
 
-    monkeypatch.setattr(context.RunContext, "__init__", at_a_terminal)
+    monkeypatch.setattr(caches, "context", types.SimpleNamespace(current=at_a_terminal))
     assert project.run(PLAY, limit="h1").rc == 0
     kept = list(caches.PROCESS_CACHES["option-cache"].values())
     assert kept
