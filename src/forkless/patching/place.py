@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Place: where a site leads to, what is there, and how it is replaced and restored. The only code that sets a name in another package."""
+"""Place: where a site leads to, what is there, and how it is replaced and restored. Every seam is installed by it."""
 
 from __future__ import annotations
 

@@ -185,6 +185,7 @@ class Queue:
         return [HostRecap(*row) for row in rows]  # type: ignore[arg-type]  # the columns are the record's fields
 
     async def workers(self) -> list[WorkerRecord]:
+        """The workers that the database knows, with the run that each carries out."""
         rows = await self._all(
             "SELECT w.id, w.name, w.host, w.pid, w.labels, w.versions, w.started, w.seen, w.stopping, "
             "extract(epoch FROM now() - w.seen)::float8, (SELECT r.id FROM forkless.run_view r WHERE r.worker_id = w.id AND r.status = 'running' "
@@ -452,6 +453,7 @@ class QueuedRun:
         return str(self.number)
 
     async def record(self) -> RunRecord:
+        """The run's row as it is now. Raises UnknownRunError."""
         return await self._queue.record(self.number)
 
     def events(self, *, after: int = 0) -> AsyncIterator[Event]:

@@ -142,6 +142,8 @@ class Link:
         return host
 
     def connect(self, attempts: int = 1) -> None:
+        """Log in, unless the connection is there already. Every other method does so by itself."""
+
         async def work() -> None:
             host = await self._host()
             try:
@@ -185,18 +187,24 @@ class Link:
         return stream
 
     def shell(self) -> InteractiveShell:
+        """Open the login shell of the host, with a terminal: what a network device offers in place of commands."""
+
         async def work() -> InteractiveShell:
             return await (await self._host()).shell()
 
         return _pool.call(work())
 
     def put(self, source: str, target: str, *, method: str = "smart", attempts: int = 1) -> None:
+        """Copy the file `source` of this machine to `target` on the host. `method` is one of ansible.builtin.ssh's `ssh_transfer_method`."""
+
         async def work() -> None:
             await (await self._host()).files.put(source, target, method, attempts)
 
         _pool.call(work())
 
     def fetch(self, source: str, target: str, *, method: str = "smart", attempts: int = 1) -> None:
+        """Copy the file `source` of the host to `target` on this machine."""
+
         async def work() -> None:
             await (await self._host()).files.fetch(source, target, method, attempts)
 

@@ -236,12 +236,10 @@ VIEWS: dict[str, object] = {
 
 
 def _view(name: str) -> object | None:
-    found = VIEWS.get(name)
-    if (
-        found is None and name == "ssl" and name in sys.modules
-    ):  # made when a plugin has imported it: few runs need OpenSSL
-        found = VIEWS.setdefault(name, process_defaults.SslView(sys.modules[name]))
-    return found
+    if name == "ssl" and name not in VIEWS and name in sys.modules:
+        # Made when a plugin has imported it: few runs need OpenSSL.
+        VIEWS.setdefault(name, process_defaults.SslView(sys.modules[name]))
+    return VIEWS.get(name)
 
 
 BUILTINS: dict[str, object] = {
