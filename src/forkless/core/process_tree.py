@@ -17,10 +17,21 @@ import sys
 import time
 from dataclasses import dataclass
 
-__all__ = ["OF_WHOLE_RUN", "ProcessTree", "children_of_thread", "environ_of", "wait_for_end"]
+__all__ = [
+    "OF_WHOLE_RUN",
+    "ProcessGroup",
+    "ProcessTree",
+    "children_of_thread",
+    "environ_of",
+    "start_time",
+    "wait_for_end",
+]
 
 # Ansible's async jobs must outlive the play that started them. Their environment contains this variable.
 _OUTLIVES = b"ANSIBLE_ASYNC_DIR="
+
+# Seconds in which processes that were stopped are expected to stand still. One that waits for a disk, or is another user's, does not.
+_STILL = 0.5
 
 # Process ids of children that a thread has started for others too, such as warm interpreters: they do not end with what the thread works for.
 OF_WHOLE_RUN: set[int] = set()
@@ -59,6 +70,50 @@ def _read_proc(pid: int) -> _Process | None:
     except OSError:
         return None
     return _Process(int(fields[1]), int(fields[2]), int(fields[3]), fields[19].decode(), fields[0] in (b"Z", b"X"))
+
+
+def start_time(pid: int) -> str | None:
+    """When this process was started: with its id this names it for ever. None if there is no such process, or no /proc."""
+    there = _read_proc(pid)
+    return None if there is None else there.born
+
+
+def _children(pid: int) -> set[int]:
+    """The children of a process, of all its threads. Linux only; elsewhere empty."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{number}/children", "rb") as children:
+                found |= {int(child) for child in children.read().split()}
+    return found
+
+
+def _descendants(pid: int, born: str | None, without: dict[int, str]) -> dict[int, _Process]:
+    """The process that was started at `born` (None: whenever), and its descendants without those named. Linux only; elsewhere empty."""
+    found: dict[int, _Process] = {}
+    todo: list[tuple[int, int | None]] = [(pid, None)]
+    while todo:
+        one, parent = todo.pop()
+        there = _read_proc(one)
+        if there is None or one in found or without.get(one) == there.born:
+            continue
+        if (
+            (born not in (None, there.born)) if parent is None else (there.parent != parent)
+        ):  # another process has the id
+            continue
+        found[one] = there
+        todo += [(child, one) for child in _children(one)]
+    return found
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether no thread of the process runs: it was stopped, or has ended. Linux only; elsewhere True."""
+    with contextlib.suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{number}/stat", "rb") as stat:
+                if stat.read().rpartition(b")")[2].split()[0] not in (b"T", b"t", b"Z", b"X"):
+                    return False
+    return True
 
 
 def _ask_ps() -> dict[int, _Process]:
@@ -150,11 +205,13 @@ class ProcessTree:
     All descendants of `pid`, and all processes in its process group and session.
 
     `mark` is an environment variable (`NAME=value`) that only this run's processes have. It finds orphans: a process whose
-    parent ended is adopted by init, and its parent id no longer leads to `pid`.
+    parent ended is adopted by init, and its parent id no longer leads to `pid`. `born` is the start time of the process that is meant, if
+    that may have ended: the tree of another one with its id is empty.
     """
 
-    def __init__(self, pid: int, mark: str = "") -> None:
+    def __init__(self, pid: int, mark: str = "", *, born: str | None = None) -> None:
         self.pid = pid
+        self._born = born
         name, _, value = mark.partition("=")
         # If this program is itself part of a run, it and its parents have that run's mark: then the mark proves nothing.
         inherited = not mark or os.environ.get(name) == value or environ_of(os.getpid()).get(name) == value
@@ -167,6 +224,8 @@ class ProcessTree:
         everyone = _everyone()
         me = everyone.get(os.getpid())
         root = everyone.get(self.pid)
+        if root is not None and self._born not in (None, root.born):
+            root = None
         ours = {pid for pid, born in self._known.items() if pid in everyone and everyone[pid].born == born}
         if root is not None and (not self._known or self.pid in ours):
             ours.add(self.pid)
@@ -206,18 +265,42 @@ class ProcessTree:
         if self.pid in self._known:
             _signal(self.pid, self._known[self.pid], number)
 
+    def ask_all(self, number: signal.Signals) -> None:
+        """
+        Send a signal to every process of the tree, also to one that another was just starting: once its parent has ended by the signal, it
+        could not be found.
+        """
+        self.freeze()
+        for again in (number, signal.SIGCONT):
+            for pid, born in self._known.items():
+                _signal(pid, born, again)
+
+    def freeze(self) -> None:
+        """Stop all processes (SIGSTOP), until a scan finds no new one: a stopped process cannot start another."""
+        fresh = set(self._known) | self.look()
+        leader = _one(self.pid)
+        if leader is not None and leader.born == self._known.get(self.pid) and leader.group == self.pid != os.getpgrp():
+            with contextlib.suppress(OSError):
+                os.killpg(
+                    self.pid, signal.SIGSTOP
+                )  # all at once: some may start the next one and end, faster than they are scanned
+            fresh |= self.look()
+        limit = time.monotonic() + 5.0  # other users' processes cannot be stopped, and may start more for ever
+        while fresh and time.monotonic() < limit:
+            for pid in fresh:
+                _signal(pid, self._known[pid], signal.SIGSTOP)
+            deadline = time.monotonic() + _STILL
+            while not all(map(_stands_still, fresh)) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            fresh = self.look()
+
     def kill(self) -> None:
         """
         Kill every process of the tree. Blocks until they have ended, at most 5 seconds for each.
 
-        All processes are stopped (SIGSTOP) first, until a scan finds no new one: a stopped process cannot start another. They
-        are killed only then, because the children of a killed process are adopted by init and no longer found by parent id.
+        They are killed when all stand still, because the children of a killed process are adopted by init and no longer found by parent id.
         """
-        fresh = set(self._known) | self.look()
-        while fresh:
-            for pid in fresh:
-                _signal(pid, self._known[pid], signal.SIGSTOP)
-            fresh = self.look()
+        self.freeze()
         for pid, born in self._known.items():
             _signal(pid, born, signal.SIGKILL)
         for pid, born in self._known.items():
@@ -240,3 +323,44 @@ class ProcessTree:
                 self.ask(number)
             wait_for_end(self.pid, grace)
         self.kill()
+
+
+class ProcessGroup:
+    """
+    The process group that a child of this process leads, as `pid` since `born` (None: not known).
+
+    A process that was in the group when it was asked to end is killed with it, although it may have left it since (setsid), as is what it
+    has started since. One that had left before is a daemon, which is to stay.
+    """
+
+    def __init__(self, pid: int, born: str | None = None) -> None:
+        self.pid, self._born = pid, born
+        self._members: dict[int, str] = {}
+        self._daemons: dict[int, str] = {}
+
+    def ask(self, number: signal.Signals) -> bool:
+        """Send a signal to all; False if there is none."""
+        for pid, found in _descendants(self.pid, self._born, {}).items():
+            (self._members if found.group == self.pid else self._daemons)[pid] = found.born
+        return self._send(number)
+
+    def kill(self) -> None:
+        """Kill all. Blocks until those that have left the group have ended, at most 5 seconds for each."""
+        self._send(signal.SIGSTOP)
+        for pid, born in tuple(self._members.items()):
+            self._members |= {one: found.born for one, found in _descendants(pid, born, self._daemons).items()}
+        self._send(signal.SIGKILL)
+        for pid, born in self._members.items():
+            there = _read_proc(pid)
+            if there is not None and there.born == born and there.group != self.pid and not there.ended:
+                ProcessTree(pid, born=born).kill()
+
+    def _send(self, number: signal.Signals) -> bool:
+        now = start_time(self.pid)
+        if None not in (now, self._born) and now != self._born:  # all have ended, and another process has the id
+            return False
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True

@@ -13,7 +13,13 @@ import time
 import pytest
 
 from forkless.core import process_tree
-from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped, wait_for_ended_groups
+from forkless.engines.threads.workers.interrupt import (
+    Interrupt,
+    WorkerStopped,
+    _LibraryChild,
+    end_groups,
+    wait_for_ended_groups,
+)
 
 pytestmark = [
     pytest.mark.spawns,
@@ -122,6 +128,18 @@ def test_it_ends_when_the_worker_is_interrupted(way, no_child_is_left):
     assert not library.thread.is_alive()
     wait_for_ended_groups()
     wait_for(lambda: everything() <= no_child_is_left)
+
+
+def test_one_that_has_the_number_of_a_child_which_was_reaped_is_left_alone():
+    """The library reaps its children itself, at any time."""
+    child = subprocess.Popen(["sleep", "600"])
+    KEPT.append(child)
+    noted = _LibraryChild(child.pid)
+    noted.born = "1"  # as of a process that was started before
+    end_groups([noted])
+    wait_for_ended_groups()
+    assert not is_gone(child.pid)
+    assert child.poll() is None
 
 
 def test_it_ends_if_it_was_started_after_the_interrupt():

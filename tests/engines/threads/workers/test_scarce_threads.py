@@ -202,7 +202,7 @@ def test_threads_that_are_stuck_share_one_grace_time(monkeypatch):
 
 def test_children_that_do_not_end_share_one_grace_time(monkeypatch):
     clock = Clock(monkeypatch, interrupt)
-    monkeypatch.setattr(interrupt, "_kill", lambda *_: True)
+    monkeypatch.setattr(interrupt, "_tree", lambda _child: types.SimpleNamespace(kill=lambda: None))
 
     def wait(seconds):
         clock.wait(seconds)

@@ -9,6 +9,7 @@ import subprocess
 import types
 from typing import Any
 
+from forkless.core.process_tree import start_time
 from forkless.engines.threads import context
 from forkless.engines.threads.patches.worker_view import WorkerView
 from forkless.modules import live_command
@@ -38,11 +39,13 @@ class WorkerPopen(subprocess.Popen):  # type: ignore[type-arg]
                         kwargs[name] = subprocess.DEVNULL
         self.leads_group = bool(kwargs.get("start_new_session")) or kwargs.get("process_group") == 0
         self._live = False
+        self.born: str | None = None
         if interrupt is None:
             super().__init__(*args, **kwargs)
             return
         with interrupt.shielded():
             super().__init__(*args, **kwargs)
+            self.born = start_time(self.pid)
             interrupt.adopt(self)
         self._live = live_command.tap_if_live(self)
 

@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, TypeAlias
 
 from forkless.core import thread_exception
-from forkless.core.process_tree import ProcessTree, children_of_thread, wait_for_end
+from forkless.core.process_tree import ProcessGroup, ProcessTree, children_of_thread, start_time, wait_for_end
 from forkless.engines.threads.workers.unblock import unblock
 
 if TYPE_CHECKING:
@@ -328,15 +328,17 @@ class _LibraryChild:
     """A child of this process of which only its number is known. It is in the program's process group, or in one of its own."""
 
     leads_group = False
-    tree: ProcessTree
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.born = start_time(
+            pid
+        )  # the library may reap it at any time, and the system give its id to another process
         self.returncode: int | None = None
 
     def wait(self, timeout: float) -> None:
         """Reap the child, unless the library does. It is a zombie until then."""
-        if wait_for_end(self.pid, timeout):
+        if start_time(self.pid) == self.born and wait_for_end(self.pid, timeout):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.pid, os.WNOHANG)
 
@@ -352,7 +354,7 @@ def _close(closers: list[Callable[[], None]]) -> None:
 
 def end_groups(children: Sequence[_Child]) -> None:
     """End children and their descendants: by process group where the child leads one (`WorkerPopen.leads_group`), else by tree."""
-    alive = [child for child in children if child.returncode is None and _kill(child, signal.SIGTERM)]
+    alive = [child for child in children if child.returncode is None and _ask_group(child)]
     if alive:
         _in_thread(functools.partial(_see_to_the_end, alive), "forkless-end")
 
@@ -379,13 +381,23 @@ def _in_thread(work: Callable[[], None], name: str) -> None:
         see_to_it()
 
 
+def _ask_group(child: _Child) -> bool:
+    """Ask the group of a child to end; False if there is none. One that leads no group is asked later, on a thread: its tree is searched for."""
+    tree = _tree(child)
+    return not isinstance(tree, ProcessGroup) or tree.ask(signal.SIGTERM)
+
+
 def _see_to_the_end(children: list[_Child]) -> None:
-    """Send SIGKILL after 0.3 s to what is left of each group, even if its leader has ended, and reap the children."""
+    """Send SIGKILL after 0.3 s to what is left of each group or tree, even if its leader has ended, and reap the children."""
+    for child in children:
+        tree = _tree(child)
+        if isinstance(tree, ProcessTree):
+            tree.ask_all(signal.SIGTERM)
     deadline = time.monotonic() + 0.3
     while time.monotonic() < deadline and any(child.returncode is None for child in children):
         time.sleep(0.02)
     for child in children:
-        _kill(child, signal.SIGKILL)
+        _tree(child).kill()
     # One deadline for all children.
     deadline = time.monotonic() + GRACE
     for child in children:
@@ -401,26 +413,11 @@ def wait_for_ended_groups() -> None:
         ended.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _kill(child: _Child, number: signal.Signals) -> bool:
-    if not getattr(child, "leads_group", True):
-        return _kill_tree(child, number)
-    try:
-        os.killpg(child.pid, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
-def _kill_tree(child: _Child, number: signal.Signals) -> bool:
-    """Signal a child that is in the program's process group, and for SIGKILL its descendants."""
-    if child.returncode is not None:
-        return False
-    tree: ProcessTree | None = getattr(child, "tree", None)
-    if tree is None:
-        # Scanned before the first signal: once the child has ended, its descendants cannot be found by parent id.
-        tree = child.tree = ProcessTree(child.pid)  # type: ignore[union-attr]
-    if number == signal.SIGKILL:
-        tree.kill()
-    else:
-        tree.ask(number)
-    return True
+def _tree(child: _Child) -> ProcessTree | ProcessGroup:
+    found: ProcessTree | ProcessGroup | None = getattr(child, "tree", None)
+    if found is None:
+        born = getattr(child, "born", None)
+        leads = getattr(child, "leads_group", True)
+        found = ProcessGroup(child.pid, born) if leads else ProcessTree(child.pid, born=born)
+        vars(child)["tree"] = found
+    return found
