@@ -15,6 +15,7 @@ import getpass
 import itertools
 import os
 import pathlib
+import secrets
 import shlex
 import shutil
 import signal
@@ -177,6 +178,11 @@ def accounts():
         yield
 
 
+def account_name():
+    """A name that no account has, nor gets from another test: processes in PID namespaces share /etc/passwd, and their ids are the same."""
+    return f"fk{secrets.token_hex(5)}"
+
+
 def add_user(name, home, hashed):
     with accounts():
         subprocess.run(
@@ -193,7 +199,7 @@ def targets(count, *, more=""):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="fk-sshd-"))
     folder.chmod(0o755)
     number = next(_count)
-    user = f"fk{os.getpid()}n{number}" if root else getpass.getuser()
+    user = account_name() if root else getpass.getuser()
     hosts = []
     sudoers = pathlib.Path("/etc/sudoers.d") / user
     try:

@@ -254,7 +254,7 @@ def test_become_is_given_as_much_time_as_by_ansible_itself(project):
 def test_a_user_whose_modules_ran_warm_can_be_removed(project):
     (project.folder / "library/mine.py").write_text(MODULE)
     (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
-    name = f"fkguest{os.getpid()}"
+    name = sshd_targets.account_name()
     tasks = f"""
     - user: {{name: {name}, create_home: false}}
     - mine:
@@ -275,7 +275,7 @@ def test_a_user_whose_modules_ran_warm_can_be_removed(project):
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes and removes users")
 def test_many_users_whose_modules_ran_warm_at_once_can_be_removed_at_once(project):
     """Each on a host of its own, which are one machine: whoever comes first ends the interpreters of all, and the others wait for it."""
-    names = [f"fkwarm{os.getpid()}n{number}" for number in range(10)]
+    names = [sshd_targets.account_name() for _ in range(10)]
     hosts = "\n".join(f"u{number} who={name} ansible_connection=local" for number, name in enumerate(names))
     tasks = """
     - user: {name: '{{ who }}', create_home: false}
