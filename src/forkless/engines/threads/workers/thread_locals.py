@@ -12,12 +12,9 @@ import ctypes
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["CAN_BE_CLEARED", "restorer"]
+__all__ = ["CAN_BE_CLEARED", "FreshThread"]
 
 CAN_BE_CLEARED = sys.version_info < (3, 13)
 """
@@ -46,30 +43,27 @@ def _forget_thread_locals() -> None:
         state.pop(key, None)
 
 
-def restorer() -> Callable[[], None]:
-    """
-    A function that makes the calling thread as it is now: without thread-local values (see CAN_BE_CLEARED), with the same name, attributes,
-    trace functions and signal mask. To be called on this thread.
-    """
-    thread = threading.current_thread()
-    attributes = set(vars(thread))
-    name = thread.name
-    trace, profile = sys.gettrace(), sys.getprofile()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ()) if hasattr(signal, "pthread_sigmask") else None
+class FreshThread:
+    """What a thread is like when it has not carried out a task yet: its attributes, trace functions and signal mask. Made on such a thread."""
 
-    def restore() -> None:
-        if sys.gettrace() is not trace:
-            sys.settrace(trace)
-        if sys.getprofile() is not profile:
-            sys.setprofile(profile)
-        if mask is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if len(vars(thread)) > len(attributes):
-            for added in set(vars(thread)) - attributes:
+    def __init__(self) -> None:
+        self._attributes = set(vars(threading.current_thread()))
+        self._trace, self._profile = sys.gettrace(), sys.getprofile()
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ()) if hasattr(signal, "pthread_sigmask") else None
+
+    def restore(self, name: str) -> None:
+        """Make the calling thread like that again, under this name, and without thread-local values (see CAN_BE_CLEARED)."""
+        thread = threading.current_thread()
+        if sys.gettrace() is not self._trace:
+            sys.settrace(self._trace)
+        if sys.getprofile() is not self._profile:
+            sys.setprofile(self._profile)
+        if self._mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        if len(vars(thread)) > len(self._attributes):
+            for added in set(vars(thread)) - self._attributes:
                 vars(thread).pop(added, None)
         if thread.name != name:
             thread.name = name
         if CAN_BE_CLEARED:
             _forget_thread_locals()
-
-    return restore

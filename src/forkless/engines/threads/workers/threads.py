@@ -35,6 +35,56 @@ class _Member:
         self.thread: threading.Thread
 
 
+class _FolderAndUmask:
+    """The calling thread's working directory and umask, which must be its own (`has_own_folder`)."""
+
+    def __init__(self) -> None:
+        try:
+            self._folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            self._folder = -1  # the working directory was removed, so it cannot be restored
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
+
+    def restore(self) -> None:
+        """Give them to the calling thread, which may be another one than that of the beginning."""
+        os.umask(self._umask)
+        self.enter_folder()
+
+    def enter_folder(self) -> None:
+        if self._folder >= 0:
+            with contextlib.suppress(OSError):
+                os.fchdir(self._folder)
+
+    def close(self) -> None:
+        folder, self._folder = self._folder, -1
+        if folder >= 0:
+            os.close(folder)
+
+
+class _Fresh:
+    """What a thread of a pool is like before its first task. Made on such a thread."""
+
+    def __init__(self, has_folder: bool) -> None:
+        self._thread = thread_locals.FreshThread()
+        self._place = _FolderAndUmask() if has_folder else None
+
+    def restore(self, name: str, has_folder: bool) -> None:
+        """Make the calling thread, whose task has ended, like that again."""
+        if has_folder and self._place is not None:
+            self._place.restore()
+        self._thread.restore(name)
+
+    def leave_folder(self) -> None:
+        """The folder of a task that has ended may be removed or unmounted: no thread that waits may be in it."""
+        if self._place is not None:
+            self._place.enter_folder()
+
+    def close(self) -> None:
+        if self._place is not None:
+            self._place.close()
+
+
 class WorkerThreads:
     """
     A pool with as many threads as tasks were ever active at once.
@@ -56,6 +106,9 @@ class WorkerThreads:
         self._ending: list[threading.Thread] = []
         """Threads that are about to end, and hold a place that another one may need."""
         self._busy = 0
+        self._alive = 0
+        self._fresh: _Fresh | None = None
+        """What the first member was like before its first task. Members that are used again become like that."""
         self._numbers = itertools.count()
         self._free: list[int] = []
         """Numbers of members that have ended."""
@@ -133,6 +186,7 @@ class WorkerThreads:
             )
             self._members[number] = member.thread
             self._busy += 1
+            self._alive += 1
         try:
             start_with_deep_stack(member.thread)
         except BaseException:
@@ -140,26 +194,59 @@ class WorkerThreads:
                 self._busy -= 1
                 self._free.append(number)
                 del self._members[number]
+                self._ended()
             raise
 
     def _serve(self, member: _Member, number: int) -> None:
-        with own_folder() as restore:
-            restore_thread = thread_locals.restorer()
-            while True:
-                work = member.inbox.get()
-                if work is None:
-                    break
-                work()
-                del work  # a bound method of the worker, which keeps its task and variables alive
-                restore()
-                restore_thread()
-                with self._lock:
-                    self._busy -= 1
-                    if self._closed:
-                        break
-                    self._wait_for_work(member)
+        try:
+            self._take_work(member, f"{self._name}-{number}")
+            with self._lock:
+                self._free.append(number)
+        finally:
+            with self._lock:
+                self._ended()
+
+    def _take_work(self, member: _Member, name: str) -> None:
+        has_folder = has_own_folder()
+        fresh = self._fresh if self._fresh is not None else self._remember(_Fresh(has_folder))
+        used = False
+        while True:
+            work = member.inbox.get()
+            if work is None:
+                return
+            if used and not thread_locals.CAN_BE_CLEARED:
+                fresh.restore(name, has_folder)
+            work()
+            del work  # a bound method of the worker, which keeps its task and variables alive
+            used = True
+            if thread_locals.CAN_BE_CLEARED:
+                fresh.restore(name, has_folder)
+            elif has_folder:
+                fresh.leave_folder()  # most never get another task, and need no more
+            with self._lock:
+                self._busy -= 1
+                if self._closed:
+                    return
+                self._wait_for_work(member)
+
+    def _remember(self, made: _Fresh) -> _Fresh:
+        """What `_fresh` is from now on: `made`, or what another thread has put there meanwhile."""
         with self._lock:
-            self._free.append(number)
+            if self._fresh is None:
+                self._fresh = made
+                return made
+            found = self._fresh
+        made.close()
+        return found
+
+    def _ended(self) -> None:
+        """A member has ended, or could not be started. Called with the lock held."""
+        self._alive -= 1
+        self._close_folder()
+
+    def _close_folder(self) -> None:
+        if self._closed and not self._alive and self._fresh is not None:
+            self._fresh.close()
 
     def _wait_for_work(self, member: _Member) -> None:
         """Give a member that has ended its task the next one, or let it wait for one. Called with the lock held."""
@@ -181,6 +268,7 @@ class WorkerThreads:
             members = list(self._members.values())
             while self._waiting:
                 self._end(self._waiting.pop())
+            self._close_folder()
         deadline = time.monotonic() + grace  # one deadline for all threads
         for member in members:
             with contextlib.suppress(RuntimeError):  # a worker is about to start it, and it ends by itself
@@ -209,21 +297,8 @@ def own_folder(cwd: str | None = None) -> Iterator[Callable[[], None]]:
         return
     if cwd is not None:
         os.chdir(cwd)
+    place = _FolderAndUmask()
     try:
-        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        folder = -1  # the working directory was removed, so it cannot be restored
-    umask = os.umask(0o077)
-    os.umask(umask)
-
-    def restore() -> None:
-        os.umask(umask)
-        if folder >= 0:
-            with contextlib.suppress(OSError):
-                os.fchdir(folder)
-
-    try:
-        yield restore
+        yield place.restore
     finally:
-        if folder >= 0:
-            os.close(folder)
+        place.close()

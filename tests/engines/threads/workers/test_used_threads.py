@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a worker's thread is like after a task: while it waits, and when it carries out another one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from forkless.engines.threads.workers import thread_locals, threads
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no folder of its own")
+
+SOON = 240
+
+
+@pytest.fixture(params=["used again", "ended"])
+def after_each_task(request, monkeypatch):
+    """What becomes of a thread whose task has ended. From Python 3.13 on it has to end."""
+    if request.param == "used again" and sys.version_info >= (3, 13):
+        request.param = "ended"
+    monkeypatch.setattr(thread_locals, "CAN_BE_CLEARED", request.param == "used again")
+    return request.param
+
+
+@pytest.fixture
+def pool(after_each_task):
+    made = threads.WorkerThreads("used")
+    yield made
+    made.close(SOON)
+
+
+@pytest.fixture
+def one_thread(monkeypatch):
+    """The system allows one thread of the pool, and no second one."""
+    real, started = threads.start_with_deep_stack, []
+
+    def start(thread):
+        if started:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        real(thread)
+
+    monkeypatch.setattr(threads, "start_with_deep_stack", start)
+    return started
+
+
+def carry_out(pool, work):
+    """Have the pool do the work; returns what it returned, when the thread waits for the next."""
+    found, ended = [], threading.Event()
+    was = threads.WorkerThreads._wait_for_work
+
+    def waits(self, member):
+        was(self, member)
+        if found:
+            ended.set()
+
+    threads.WorkerThreads._wait_for_work = waits
+    try:
+        pool.submit(lambda: found.append(work()))
+        assert ended.wait(SOON)
+    finally:
+        threads.WorkerThreads._wait_for_work = was
+    return found[0]
+
+
+def state():
+    umask = os.umask(0)
+    os.umask(umask)
+    thread = threading.current_thread()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return os.getcwd(), umask, thread.name, hasattr(thread, "of_a_plugin"), mask, sys.gettrace()
+
+
+def test_a_thread_that_waits_is_not_in_the_folder_of_its_last_task(pool, tmp_path):
+    """It could not be unmounted, and a folder that was removed would stay on the disk."""
+
+    def work():
+        os.chdir(tmp_path)
+        return threading.get_native_id()
+
+    number = carry_out(pool, work)
+    assert os.readlink(f"/proc/self/task/{number}/cwd") == os.getcwd()
+
+
+def test_a_thread_that_must_carry_out_another_task_is_as_it_was_before_the_first(pool, one_thread, tmp_path):
+    first = carry_out(pool, state)
+
+    def change():
+        os.chdir(tmp_path)
+        os.umask(0o123)
+        thread = threading.current_thread()
+        thread.name, thread.of_a_plugin = "a plugin's", True
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+        sys.settrace(lambda *_: None)
+
+    carry_out(pool, change)
+    assert carry_out(pool, state) == first
+    assert len(one_thread) == 1
+
+
+def test_the_folder_is_opened_once_for_all_threads_and_closed_when_the_last_one_has_ended(after_each_task, monkeypatch):
+    opened, closed, real_open, real_close = [], [], os.open, os.close
+
+    def open_file(path, *args, **kwargs):
+        number = real_open(path, *args, **kwargs)
+        if path == "." and threading.current_thread().name.startswith("used-"):
+            opened.append(number)
+        return number
+
+    def close_file(number):
+        if number in opened:
+            closed.append(number)
+        real_close(number)
+
+    monkeypatch.setattr(os, "open", open_file)
+    monkeypatch.setattr(os, "close", close_file)
+    pool = threads.WorkerThreads("used")
+    for _ in range(5):
+        carry_out(pool, state)
+    begun, go_on, blocked = threading.Event(), threading.Event(), []
+
+    def block():
+        blocked.append(threading.current_thread())
+        begun.set()
+        assert go_on.wait(SOON)
+
+    pool.submit(block)
+    assert begun.wait(SOON)
+    pool.close(0.0)
+    try:
+        assert len(opened) == 1
+        assert closed == [], "the one that is left behind still needs it"
+    finally:
+        go_on.set()
+        blocked[0].join(SOON)
+    assert closed == opened
