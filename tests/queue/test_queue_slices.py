@@ -339,6 +339,39 @@ def test_a_slice_of_the_queue_refuses_what_an_include_brings(url, database, work
     assert lines(acts) == []
 
 
+WITHOUT_RESULTS = """
+import io, types
+from ansible.executor.task_queue_manager import TaskQueueManager
+from ansible.executor.task_result import _RawTaskResult
+from forkless.cli import slice_process
+
+_RawTaskResult.as_callback_task_result = None  # nobody may copy a result
+stream = io.StringIO()
+records = slice_process.SliceRecords(stream)
+callback = slice_process._make_callback(records)
+queue = object.__new__(TaskQueueManager)
+queue._callback_plugins, queue._callback_lock = [callback], __import__("threading").Lock()
+queue._callback_dispatch_error_handler = types.SimpleNamespace(handle=lambda _: __import__("contextlib").nullcontext())
+for text, method, *given in (
+    ("TASK [one]", "v2_playbook_on_task_start", None, False), ("ok: [h1]", "v2_runner_on_ok", object.__new__(_RawTaskResult)),
+    ("item", "v2_runner_item_on_failed", object.__new__(_RawTaskResult)), ("PLAY [two]", "v2_playbook_on_play_start", None),
+):
+    records.write(text)
+    queue.send_callback(method, *given)
+print(stream.getvalue(), end="")
+"""
+
+
+def test_no_result_is_copied_for_the_records_of_a_slice():
+    """Copies took a twentieth of a slice's processor time."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_RESULTS], capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.stdout.splitlines() == [
+        '["header", "TASK [one]"]', '["text", "ok: [h1]"]', '["text", "item"]', '["header", "PLAY [two]"]',
+    ], done.stderr  # fmt: skip
+
+
 def test_a_line_that_is_no_record_is_printed_as_it_is(capsys):
     output = sliced_playbook.SlicedOutput()
     said = ['{"a": 1, "b": 2}\n', "[1, 2]\n", "a plugin printed this\n"]

@@ -74,6 +74,22 @@ class SliceRecords:
         self._stream.flush()
 
 
+class _MethodsWithoutResults(frozenset[str]):
+    """
+    The methods that a callback plugin has, as ansible-core asks for them (since 2.19) before it calls one. Those with other text than a header
+    are denied, and what was printed is put into a record: ansible-core copies a result for each method that it calls, and ours reads none.
+    """
+
+    records: SliceRecords
+    texts: frozenset[str]
+
+    def __contains__(self, name: object) -> bool:
+        if name in self.texts:
+            self.records.put(TEXT)
+            return False
+        return super().__contains__(name)
+
+
 def _make_callback(records: SliceRecords) -> object:
     """A callback plugin that ends a record. Ansible calls it after the plugin that prints."""
     from ansible.plugins.callback import CallbackBase
@@ -103,6 +119,9 @@ def _make_callback(records: SliceRecords) -> object:
     made = type("SliceCallback", (CallbackBase,), {**methods, **about})()
     if hasattr(made, "_init_callback_methods"):
         made._init_callback_methods()
+        made._implemented_callback_methods = known = _MethodsWithoutResults(made._implemented_callback_methods)
+        known.records = records
+        known.texts = frozenset(name for name, method in methods.items() if method is text)
     return made
 
 

@@ -10,6 +10,7 @@ ansible-playbook as JSON on stdin and the answer as JSON on stdout. Nothing is r
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import json
 import os
@@ -17,6 +18,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+from forkless.core import switches
 from forkless.engines.threads import across_hosts
 
 if TYPE_CHECKING:
@@ -148,6 +150,9 @@ def examine(argv: list[str]) -> dict[str, object]:
 
 
 def main() -> int:
+    # Importing and parsing make many objects that stay: looking at all of them again and again took a fifth of the time.
+    if not switches.disabled("gc-tuning"):
+        gc.set_threshold(20_000, 20, 20)
     asked = json.load(sys.stdin)
     os.chdir(asked["cwd"])
     stdout = os.dup(1)
