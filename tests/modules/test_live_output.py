@@ -395,6 +395,29 @@ def test_lines_that_wait_are_bounded_however_they_end():
     assert second.endswith(b"last 999")
 
 
+def test_there_are_few_messages_about_a_task_however_small_the_pieces_that_it_prints():
+    """By a clock of the test's own: a line comes every millisecond, in two pieces, for half a minute."""
+    lines, count = live_output.OutputLines(), 30_000
+    messages = []
+    for number in range(count):
+        now = number / 1000
+        for piece in (b"%d" % number, b"\n"):
+            lines.feed(b"o", piece)
+            if lines.due is not None and lines.due <= now:
+                messages.append((now, *lines.take(now)))
+    lines.end(b"o")
+    if lines.due is not None:
+        messages.append((count / 1000, *lines.take(count / 1000)))
+    told = [(now, dropped, text.count(b"\n") + 1) for now, (_, dropped, text) in messages]
+    assert sum(dropped + shown for _, dropped, shown in told) == count
+    first = [one for one in told if one[0] < 10]
+    # A task that prints a lot is told of less often, and in shorter messages.
+    later = [one for one in told if one[0] >= 11]
+    assert 90 <= len(first) <= 10 / live_output.EVERY + 1
+    assert 18 <= len(later) <= 19 / live_output.EVERY_OF_MANY + 1
+    assert max(shown for _, _, shown in later) <= live_output.MOST_LINES_OF_MANY
+
+
 def test_what_did_not_fit_is_told_when_a_program_prints_nothing_more():
     reading, writing = os.pipe()
     reader, pipe = live_output.OutputReader(reading), live_output.OutputPipe(writing)
