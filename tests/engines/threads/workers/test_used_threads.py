@@ -121,10 +121,9 @@ def test_the_folder_is_opened_once_for_all_threads_and_closed_when_the_last_one_
     pool = threads.WorkerThreads("used")
     for _ in range(5):
         carry_out(pool, state)
-    begun, go_on, blocked = threading.Event(), threading.Event(), []
+    begun, go_on = threading.Event(), threading.Event()
 
     def block():
-        blocked.append(threading.current_thread())
         begun.set()
         assert go_on.wait(SOON)
 
@@ -136,5 +135,5 @@ def test_the_folder_is_opened_once_for_all_threads_and_closed_when_the_last_one_
         assert closed == [], "the one that is left behind still needs it"
     finally:
         go_on.set()
-        blocked[0].join(SOON)
+        pool.close(SOON)  # waits for all of them: the one before may be about to end as well
     assert closed == opened

@@ -200,10 +200,9 @@ class WorkerThreads:
     def _serve(self, member: _Member, number: int) -> None:
         try:
             self._take_work(member, f"{self._name}-{number}")
-            with self._lock:
-                self._free.append(number)
         finally:
             with self._lock:
+                self._free.append(number)
                 self._ended()
 
     def _take_work(self, member: _Member, name: str) -> None:
