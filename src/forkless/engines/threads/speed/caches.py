@@ -274,9 +274,8 @@ def options(original: Callable[..., object], _site: str) -> object:
         original(loader, name, module, path)
         # None if the plugin has no options. ansible-core records nothing in that case, and would parse the documentation every time.
         made = constants.config._plugins.get(kind, {}).get(name)
-        if (
-            made is None or run_context is None or run_context.terminal is None
-        ):  # otherwise no later run could use the copy
+        # A run at a terminal is the only one of its process: no later one could use the copy.
+        if made is None or run_context is None or run_context.terminal is None:
             cache.store(key, copy_variables.private_vars(made))
         return None
 
