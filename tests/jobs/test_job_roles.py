@@ -200,7 +200,7 @@ def test_where_home_is_not_the_passwd_home_the_job_is_found_all_the_same(control
     finally:
         controller.tasks(
             role("async_job_kill", job_name="homeless", grace=1), role("async_job_kill", job_name="plain", grace=1),
-            role("async_job_cleanup"), inventory=inventory, environ={"HOME": str(controller.home)}, engine="stock",
+            role("async_job_cleanup"), inventory=inventory, environ={"HOME": str(controller.home)},
         )  # fmt: skip
     assert not os.path.exists(said["async_job_load_async_dir"])
 
