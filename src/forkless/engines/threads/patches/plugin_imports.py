@@ -30,6 +30,7 @@ from forkless.engines.threads.patches import (
     process_wide,
     project_libraries,
     stdlib_views,
+    worker_descriptors,
     working_directory,
 )
 from forkless.engines.threads.patches.worker_view import WorkerView
@@ -239,6 +240,8 @@ def _view(name: str) -> object | None:
     if name == "ssl" and name not in VIEWS and name in sys.modules:
         # Made when a plugin has imported it: few runs need OpenSSL.
         VIEWS.setdefault(name, process_defaults.SslView(sys.modules[name]))
+    if name == "pty" and name not in VIEWS and name in sys.modules:
+        VIEWS.setdefault(name, worker_descriptors.PtyView(sys.modules[name]))
     return VIEWS.get(name)
 
 

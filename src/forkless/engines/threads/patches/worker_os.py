@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 from forkless.engines.threads import context
-from forkless.engines.threads.patches import worker_signals, working_directory
+from forkless.engines.threads.patches import worker_descriptors, worker_signals, working_directory
 from forkless.engines.threads.patches.worker_subprocess import WorkerPopen, subprocess_view
 from forkless.engines.threads.patches.worker_view import WorkerView
 
@@ -66,6 +66,25 @@ class _Os(WorkerView):
             return os.getpid()
         above = os.getppid()
         return worker.thread_number if above == run_context.pid and sys.platform == "linux" else above
+
+    @staticmethod
+    def openpty() -> tuple[int, int]:
+        return worker_descriptors.note(os.openpty())
+
+    @staticmethod
+    def pipe() -> tuple[int, int]:
+        return worker_descriptors.note(os.pipe())
+
+    @staticmethod
+    def close(fd: int) -> None:
+        worker_descriptors.forget(fd)
+        os.close(fd)
+
+    @staticmethod
+    def fdopen(fd: int, *args: object, **kwargs: object) -> object:
+        worker_descriptors.forget(fd)
+        found: object = os.fdopen(fd, *args, **kwargs)  # type: ignore[call-overload]  # as it is called
+        return found
 
     @staticmethod
     def set_inheritable(fd: int, inheritable: bool) -> None:

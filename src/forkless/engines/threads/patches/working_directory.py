@@ -23,6 +23,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from forkless.engines.threads import context
+from forkless.engines.threads.patches import worker_descriptors
 from forkless.patching import after_import
 from forkless.patching.module_view import ModuleView, put_views
 
@@ -226,6 +227,8 @@ def _makedirs(name: object, mode: int = 0o777, exist_ok: bool = False) -> None:
 
 def open_file(file: Any, mode: str = "r", buffering: int = -1, *args: Any, **kwargs: Any) -> object:
     """The builtin `open`, with the run's folder and the worker's umask."""
+    if isinstance(file, int):
+        worker_descriptors.forget(file)
     folder = of_this_thread()
     if folder is not None:
         file = join(folder, file)
