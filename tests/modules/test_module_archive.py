@@ -31,13 +31,13 @@ if not has_respawned():
 module.exit_json(respawned=has_respawned(), name=os.environ.get("NAME"), user=os.geteuid(), archive=sys.path[0])
 """
 WHERE = """#!/usr/bin/python
-import importlib, inspect, os, pkgutil, subprocess, sys, zipfile
+import importlib, inspect, os, pathlib, pkgutil, subprocess, sys, zipfile
 import ansible.module_utils
 from ansible.module_utils import basic
 from ansible.module_utils.common import respawn
 from ansible.module_utils.near import near, HERE
 package = ansible.module_utils
-place = str(respawn._ANSIBLE_PARENT_PATH)
+place = str(pathlib.Path(respawn.__file__).parents[3])  # 2.18.0 has no name for it
 child = [sys.executable, "-c", "import ansible.module_utils.basic as it; print(it.__file__)"]
 basic.AnsibleModule({}).exit_json(
     place=place, exists=os.path.isfile(place), first=sys.path[0] == place, path=list(package.__path__),

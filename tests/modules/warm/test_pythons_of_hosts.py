@@ -24,11 +24,11 @@ pytestmark = pytest.mark.spawns
 
 OLDEST = {"2.18": (3, 8), "2.19": (3, 8), "2.20": (3, 9), "2.21": (3, 9), "2.22": (3, 9)}
 MODULE = """#!/usr/bin/python
-import gc, os, sys
+import gc, os, pathlib, sys
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common import respawn
 AnsibleModule({}).exit_json(
-    parent=os.getppid(), python=list(sys.version_info[:2]), archive=os.path.isfile(str(respawn._ANSIBLE_PARENT_PATH)),
+    parent=os.getppid(), python=list(sys.version_info[:2]), archive=pathlib.Path(respawn.__file__).parents[3].is_file(),
     one_place=respawn.respawn_module.__code__.co_filename == respawn.__file__ == respawn.__spec__.origin, collects=gc.isenabled(),
 )
 """
