@@ -7,6 +7,7 @@ import os
 import pty
 import sys
 import time
+import types
 
 import pytest
 
@@ -73,6 +74,17 @@ def test_one_whose_number_is_another_files_by_now_stays_open():
     assert all(is_open(fd) for fd in ends)
     for fd in (*others, *ends):
         os.close(fd)
+
+
+def test_a_plugin_of_ansible_core_opens_terminals_by_the_view():
+    plugin = types.ModuleType("plugin")
+    plugin.pty = pty
+    remove = stdlib_views.install_views(plugin)
+    try:
+        assert isinstance(plugin.pty, worker_descriptors.PtyView)
+    finally:
+        remove()
+    assert plugin.pty is pty
 
 
 @pytest.mark.spawns

@@ -13,6 +13,7 @@ from __future__ import annotations
 import builtins
 import math
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from forkless.engines.threads import context
-from forkless.engines.threads.patches import worker_signals, working_directory
+from forkless.engines.threads.patches import worker_descriptors, worker_signals, working_directory
 from forkless.engines.threads.patches.worker_os import os_view
 from forkless.engines.threads.patches.worker_subprocess import WorkerPopen, subprocess_view
 from forkless.engines.threads.patches.worker_view import WorkerView
@@ -225,6 +226,7 @@ _VIEWS: list[tuple[object, object]] = [
     (time.sleep, time_view.sleep),
     (os.kill, os_view.kill),
     (os.killpg, os_view.killpg),
+    (pty, worker_descriptors.PtyView(pty)),
 ]
 _BY_ID: dict[int, object] = {id(real): view for real, view in _VIEWS}
 
