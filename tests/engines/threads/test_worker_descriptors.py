@@ -62,18 +62,40 @@ def test_those_that_nobody_has_closed_or_taken_are_closed_if_the_worker_was_stop
                 os.close(fd)
 
 
-def test_one_whose_number_is_another_files_by_now_stays_open():
+@pytest.mark.parametrize(("way", "other_way"), [(VIEW.pipe, os.pipe), (VIEW.openpty, os.openpty)])
+def test_one_whose_number_is_another_files_by_now_stays_open(way, other_way):
     worker = StoppedWorker()
     with entered(worker):
-        ends = VIEW.pipe()
+        ends = way()
         worker.interrupt.release(WorkerStopped)
-    others = os.pipe()
+    others = other_way()
     for other, fd in zip(others, ends, strict=True):
         os.dup2(other, fd)  # as if a library had closed it, and opened the other file
     worker.end()
     assert all(is_open(fd) for fd in ends)
     for fd in (*others, *ends):
         os.close(fd)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there terminals are told apart")
+def test_a_terminal_is_told_from_an_earlier_one_of_the_same_name():
+    first = os.openpty()
+    name, made = os.ttyname(first[1]), os.fstat(first[1]).st_ctime_ns
+    before = {worker_descriptors._identity(fd) for fd in first}
+    deadline = time.monotonic() + 240
+    while True:
+        for fd in first:
+            os.close(fd)
+        assert time.monotonic() < deadline, "no other terminal got this name"
+        first = os.openpty()
+        # Other programs may have taken the name, and the clock of inodes has ticks.
+        if os.ttyname(first[1]) == name and os.fstat(first[1]).st_ctime_ns != made:
+            break
+    after = {worker_descriptors._identity(fd) for fd in first}
+    for fd in first:
+        os.close(fd)
+    assert None not in before | after
+    assert not before & after
 
 
 def test_a_plugin_of_ansible_core_opens_terminals_by_the_view():

@@ -11,9 +11,9 @@ from the real module. The view of `os` is made in `worker_os`, that of `subproce
 from __future__ import annotations
 
 import builtins
+import contextlib
 import math
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -226,8 +226,11 @@ _VIEWS: list[tuple[object, object]] = [
     (time.sleep, time_view.sleep),
     (os.kill, os_view.kill),
     (os.killpg, os_view.killpg),
-    (pty, worker_descriptors.PtyView(pty)),
 ]
+with contextlib.suppress(ImportError):  # a platform without terminals
+    import pty
+
+    _VIEWS.append((pty, worker_descriptors.PtyView(pty)))
 _BY_ID: dict[int, object] = {id(real): view for real, view in _VIEWS}
 
 

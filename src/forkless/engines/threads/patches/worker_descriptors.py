@@ -9,8 +9,11 @@ a terminal and start ssh on it, would leave them open in the program.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
+import stat
+import sys
 from typing import TYPE_CHECKING
 
 from forkless.engines.threads import context
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["PtyView", "forget", "note"]
 
 _KEY = "descriptors"
+# Of Linux: the device of every terminal's upper end, and the request that tells which lower end it has.
+_UPPER_END = os.makedev(5, 2)
+_TIOCGPTN = 0x80045430
 
 
 def note(pair: tuple[int, int]) -> tuple[int, int]:
@@ -42,16 +48,29 @@ def forget(fd: object) -> None:
         worker.state[_KEY].pop(fd, None)
 
 
-def _identity(fd: int) -> tuple[int, int, int] | None:
+def _identity(fd: int) -> tuple[int, ...] | None:
+    """
+    What no later file of the same number has; None if that cannot be told, and the descriptor is not closed then.
+
+    Every pipe has an inode of its own. All terminals of a program have one for their upper ends, and the number of the lower end is given
+    again: there the moment at which the system made the lower end is compared, too.
+    """
     try:
         found = os.fstat(fd)
+        if not stat.S_ISCHR(found.st_mode):
+            return found.st_dev, found.st_ino
+        if sys.platform != "linux":
+            return None
+        if found.st_rdev == _UPPER_END:
+            number = int.from_bytes(fcntl.ioctl(fd, _TIOCGPTN, bytes(4)), sys.byteorder)
+            found = os.stat(f"/dev/pts/{number}")
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_rdev
+    return found.st_dev, found.st_ino, found.st_rdev, found.st_ctime_ns
 
 
 def _close_all(worker: Worker) -> None:
-    noted: dict[int, tuple[int, int, int] | None] = worker.state.pop(_KEY, {})
+    noted: dict[int, tuple[int, ...] | None] = worker.state.pop(_KEY, {})
     # Of a worker that has ended by itself nothing is closed: a plugin may keep them on purpose, and its threads may still use them.
     if worker.interrupt.sent is None or worker.interrupt.has_members:
         return
