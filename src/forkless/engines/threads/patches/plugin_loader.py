@@ -95,18 +95,22 @@ def _short(full: str, path: str) -> str:
 
     Upstream executes the file once more under that name. Which of both is used depends on the name that a process has seen first.
     """
+    if not full.startswith(_BUILTIN):
+        return full
     kind, _, leaf = full.removeprefix(_BUILTIN).rpartition(".")
     where = os.path.join("ansible", "plugins", *kind.split("."), f"{leaf}.py")
-    return f"ansible.plugins.{kind}.{leaf}" if full.startswith(_BUILTIN) and path.endswith(os.sep + where) else full
+    return f"ansible.plugins.{kind}.{leaf}" if path.endswith(os.sep + where) else full
 
 
 def _of_ansible(full: str, path: str) -> types.ModuleType:
     """A plugin of ansible-core, shared by the process. If two threads import it, Python's import lock makes only the second one wait."""
+    found = sys.modules.get(full)
+    if found is not None and not getattr(found.__spec__, "_initializing", False):
+        return found  # asked for by every task: as `import_module` would find it
     leaf = full.rpartition(".")[2]
     # An import would bind the plugin in its package: `ansible.plugins.lookup.list` would replace the builtin in LookupBase's own module.
     if not hasattr(builtins, leaf) and full.startswith("ansible.plugins.") and path.endswith(f"{os.sep}{leaf}.py"):
         return importlib.import_module(full)
-    found = sys.modules.get(full)
     if found is None:
         # Or an alias of the file, which the import system cannot find by name. Plugins of ansible-core create no state on import.
         # Collections leave sys.modules when a run ends, and `ansible.builtin` with them. The module is kept with this ansible-core: filter/core.py
