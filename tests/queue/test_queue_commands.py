@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
 from typing import get_args
 
+import psycopg
 import pytest
 
 from forkless.cli import main
@@ -121,6 +123,30 @@ def test_bad_input_is_one_sentence_and_queues_nothing(
     assert sentence in said.err
     assert "hunter2" not in said.err
     assert database.one("SELECT count(*) FROM forkless.run") == 0
+
+
+def test_a_wrong_password_and_a_role_without_rights_are_one_sentence(
+    server, url, project, monkeypatch, capsys, tmp_path
+):
+    playbook(project, tasks=["- debug:"])
+    monkeypatch.chdir(project)
+    rules = pathlib.Path(server._data, "pg_hba.conf")
+    before = rules.read_text()
+    rules.write_text(f"local all forkless_stranger scram-sha-256\n{before}")
+    reload = "SELECT pg_reload_conf()"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE forkless_stranger LOGIN PASSWORD 'right'; {reload}")
+    try:
+        for password, sentence in (("hunter2", "refused the login"), ("right", "the database user may not do that")):
+            monkeypatch.setenv("FORKLESS_DATABASE", url.replace("forkless@", f"forkless_stranger:{password}@"))
+            assert main(["launch", "site.yml"]) == 1
+            said = capsys.readouterr()
+            assert (said.out, said.err.count("\n"), "hunter2" in said.err) == ("", 1, False), said.err
+            assert sentence in said.err
+    finally:
+        rules.write_text(before)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"DROP ROLE forkless_stranger; {reload}")
 
 
 def test_a_database_without_tables_or_with_newer_ones_says_what_to_do(forkless, database, project):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from forkless.queue import event_batches, requests
 from forkless.queue import project as projects
 from forkless.queue.supervisor import Supervisor
 from forkless.queue.worker import WorkerOptions
+from forkless.runs.run import Run
 from queue_support import acting, in_make_faults, launch, lines, playbook, wait_until
 
 pytestmark = pytest.mark.spawns
@@ -101,6 +103,16 @@ def test_a_worker_that_was_stopped_longer_than_its_lease_acts_no_more_and_is_ref
     assert database.one("SELECT count(*) FROM forkless.event_batch WHERE run_id = %s AND attempt = 1", number) == stored
     # What the kernel had of the zombie's last command may still be written; it begins no other.
     assert len([line for line in lines(acts) if line.split()[1] in first]) - before <= 1
+
+
+def test_the_lease_is_looked_at_before_each_task(project, tmp_path):
+    """A worker that was stopped, and goes on, begins no task before its watch has seen what the time is."""
+    playbook(project, tasks=[f"- raw: echo {number} >> {tmp_path / 'acts'}" for number in range(3)])
+    run = Run(forkless.RunSpec(playbook="site.yml", inventory="hosts.ini", cwd=project), "threads")
+    run._stop.expired = (tmp_path / "acts").exists
+    run._begin()
+    assert run.wait().status == "canceled"
+    assert lines(tmp_path / "acts") == ["0"]
 
 
 def test_a_batch_of_a_given_up_attempt_never_gets_in(url, database, project):
@@ -232,6 +244,44 @@ def test_cancel_ends_a_waiting_run_at_once_and_a_running_one_within_seconds(url,
         asyncio.run(cancel(4711))
 
 
+def test_a_cancelled_run_whose_worker_is_gone_is_canceled_and_never_begins_again(url, database, project):
+    """The worker is cut off and cannot hear of it: the run ends with its lease, and its retries are not used."""
+    playbook(project, tasks=["- debug:"])
+    number, behind = launch(url, project, retries=5), launch(url, project)
+    job = database.one("SELECT queue_job FROM forkless.run WHERE id = %s", number)
+    database.one("SELECT forkless.claim(%s, %s, 1, 'cut off', '{}', 60)", number, job)
+    assert database.one("SELECT forkless.cancel(%s, 'me')", number) == "running"
+    assert database.one("SELECT forkless.give_up(%s, 1, NULL, 'its worker is gone')", number) == "canceled"
+    assert database.one("SELECT rc, attempt FROM forkless.run WHERE id = %s", number) == (254, 1)
+    assert database.one("SELECT holds_lock FROM forkless.run WHERE id = %s", behind)
+
+
+def test_a_job_uses_nothing_of_procrastinate_that_blocks_or_begins_twice(url, database, project):
+    """
+    Its lock is blocked by a later job of the same lock (#1599), its queueing lock by a retry (#1543, #1446), and its periodic jobs and its own
+    sweep stall (#1408): a job has a queue, a priority and the number of its run, whatever was asked for.
+    """
+    playbook(project, tasks=["- debug:"])
+    database.one("SELECT forkless.register_worker('w', 'h', 1, '{db}', '{}')")
+    later = launch(url, project, at=dt.datetime.now(dt.UTC) + dt.timedelta(hours=1), lock="later")
+    given_up = launch(url, project, retries=1, lock="mine")
+    lost_job = launch(url, project, lock=None, labels=["db"], priority=3)
+    jobs = "SELECT queue_job FROM forkless.run WHERE id = %s"
+    database.one("SELECT forkless.claim(%s, %s, 1, 'w', '{}', 60)", given_up, database.one(jobs, given_up))
+    assert database.one("SELECT forkless.give_up(%s, 1, NULL, 'test')", given_up) == "waiting"
+    assert database.one("SELECT forkless.requeue(%s, %s)", lost_job, database.one(jobs, lost_job))
+    database.all("UPDATE forkless.run SET not_before = now() WHERE id = %s", later)
+    database.one("SELECT forkless.dispatch_due()")
+    queued = database.all("SELECT args, priority FROM forkless.procrastinate_jobs ORDER BY args ->> 'run'")
+    assert queued == [({"run": later}, 0), ({"run": given_up}, 0), ({"run": lost_job}, 3)]
+    used = (
+        "SELECT count(*) FROM forkless.procrastinate_jobs WHERE lock IS NOT NULL OR queueing_lock IS NOT NULL "
+        "OR scheduled_at IS NOT NULL OR task_name <> 'forkless.run'"
+    )
+    assert database.one(used) == 0
+    assert database.one("SELECT count(*) FROM forkless.procrastinate_periodic_defers") == 0
+
+
 def test_a_follower_gets_every_event_once_while_they_come(url, database, workers, project):
     playbook(project, tasks=["- raw: sleep 0.3\n  loop: '{{ range(5) | list }}'", "- debug: msg=end"])
     workers.start()
@@ -341,7 +391,9 @@ def test_names_that_the_database_cannot_store_and_a_bad_webhook_stop_no_worker(u
     assert database.wait_for(launch(url, project), "successful", "failed", "lost") == "successful"
 
 
-def test_a_play_does_not_see_the_address_of_the_database(url, database, workers, project, monkeypatch):
+def test_a_play_does_not_see_the_address_of_the_database_and_a_process_ends_after_its_runs(
+    url, database, workers, project, monkeypatch
+):
     monkeypatch.setenv("FORKLESS_DATABASE", url)
     playbook(
         project,
@@ -357,9 +409,13 @@ def test_a_play_does_not_see_the_address_of_the_database(url, database, workers,
     ended.start()
     try:
         database.wait_for(number, "successful")
+        database.wait_for(again := launch(url, project), "successful")
     finally:
         worker.stop()
         ended.join()
+    # One run for each process: what a run leaves behind in one is gone with it.
+    process = "SELECT worker_id FROM forkless.run WHERE id = %s"
+    assert database.one(process, number) != database.one(process, again)
     assert any("seen-." in event.stdout for event in database.stream(number))
 
 

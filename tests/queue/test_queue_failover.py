@@ -15,8 +15,10 @@ import http.client
 import json
 import logging
 import os
+import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -196,9 +198,21 @@ class Pair:
         else:
             self.standby._start()
 
-    def fail_over(self):
-        self.primary._call("pg_ctl", "stop", "-D", self.primary._data, "-m", "immediate", "-w")
+    def kill_primary(self):
+        """All its processes at once, as with a machine that is switched off."""
+        first = int(pathlib.Path(self.primary._data, "postmaster.pid").read_text().split()[0])
+        children = pathlib.Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        os.kill(first, signal.SIGSTOP)  # it starts no other meanwhile
+        for pid in (*children, first):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+    def promote(self):
         self.primary._call("pg_ctl", "promote", "-D", self.standby._data, "-w")
+
+    def fail_over(self):
+        self.kill_primary()
+        self.promote()
 
     def close(self):
         for server in (self.primary, self.standby):
@@ -245,9 +259,9 @@ def test_runs_readers_and_launchers_go_on_after_a_failover(pair, workers, projec
             pass
         if lossy:
             lost = launch(pair.url, project, lock=None, priority=-5)
-            pair.primary._call("pg_ctl", "stop", "-D", pair.primary._data, "-m", "immediate", "-w")
+            pair.kill_primary()
             pair.replay(paused=False)
-            pair.primary._call("pg_ctl", "promote", "-D", pair.standby._data, "-w")
+            pair.promote()
         else:
             wait_until(lambda: copied(database), "the copy")
             pair.fail_over()
@@ -273,6 +287,12 @@ def test_runs_readers_and_launchers_go_on_after_a_failover(pair, workers, projec
         follower.stdout.close()
 
 
+def counters_of(line):
+    """The numbers of the events in a line of the page's event stream."""
+    text = line.strip()
+    return [one["n"] for one in json.loads(text[6:])["events"]] if text.startswith(b'data: {"events"') else []
+
+
 @in_make_faults
 def test_the_page_goes_on_after_a_failover(pair, workers, project, tmp_path):
     """A reader of the page's event stream keeps its connection, and gets the rest."""
@@ -291,9 +311,10 @@ def test_the_page_goes_on_after_a_failover(pair, workers, project, tmp_path):
     try:
         address = wait_until(lambda: re.search(r"127\.0\.0\.1:(\d+)/\?token=(\S+)", log.read_text()), "the address")
 
-        def ask(path):
+        def ask(path, body=None):
+            headers = {"Authorization": f"Bearer {address[2]}", "Content-Type": "application/json"}
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=30)) as client:
-                client.request("GET", path, headers={"Authorization": f"Bearer {address[2]}"})
+                client.request("GET" if body is None else "POST", path, body and json.dumps(body), headers)
                 answer = client.getresponse()
                 return answer.status, answer.read()
 
@@ -304,12 +325,27 @@ def test_the_page_goes_on_after_a_failover(pair, workers, project, tmp_path):
             return None
 
         wait_until(lambda: status() == "running", "the page")
-        wait_until(lambda: copied(database), "the copy")
-        pair.fail_over()
-        wait_until(lambda: status() == "running", "the page, with the new server")
-        gate.touch()
+        wait_until(lambda: waits(database, number) and copied(database), "the copy")
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=240)) as reader:
+            reader.request("GET", f"/api/runs/{number}/stream", headers={"Authorization": f"Bearer {address[2]}"})
+            stream = reader.getresponse()
+            counters, told = [], ""
+            while not counters:
+                counters += counters_of(stream.readline())
+            pair.fail_over()
+            wait_until(lambda: status() == "running", "the page, with the new server")
+            gate.touch()
+            while told != b"event: end":
+                told = stream.readline().strip()
+                counters += counters_of(told)
         wait_until(lambda: status() == "successful", "the end of the run on the page")
-        assert database.one("SELECT attempt FROM forkless.run WHERE id = %s", number) == 1
+        assert counters == list(range(1, database.one("SELECT counter FROM forkless.run WHERE id = %s", number) + 1))
+        # What is asked of the page reaches the new server as well.
+        code, body = ask(f"/api/runs/{number}/relaunch", {"failed": False})
+        assert code == 201, body
+        assert database.wait_for(json.loads(body)["id"], *ENDED) == "successful"
+        assert lines(tmp_path / "acts") == ["0", "1", "2", "last"] * 2
+        assert database.all("SELECT DISTINCT attempt FROM forkless.run") == [(1,)]
     finally:
         page.terminate()
         page.wait(timeout=240)
