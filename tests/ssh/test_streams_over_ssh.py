@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.spawns, pytest.mark.t
 
 SAYS = """#!/usr/bin/python
 # SPDX-License-Identifier: GPL-3.0-or-later
-import sys
+import os, sys
 from ansible.module_utils.basic import AnsibleModule
 module = AnsibleModule({"way": {"type": "str"}})
 way = module.params["way"]
@@ -34,7 +34,7 @@ if way == "ends":
     sys.exit(3)
 if way == "complains":
     sys.stderr.write("err, before\\n")
-module.exit_json(way=way)
+module.exit_json(way=way, term=os.environ.get("TERM"))
 """
 PLAY = """
 - hosts: targets[0]
@@ -70,11 +70,12 @@ def test_what_is_not_pipelined_has_the_one_stream_of_a_terminal(as_root, sshds, 
     for name, command in COMMANDS.items():
         done = subprocess.run(
             [*command, "-i", "hosts.ini", "-e", f"name={name}", "play.yml"], cwd=tmp_path, stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=False,
+            env={**os.environ, "PYTHONPATH": str(SOURCE), "TERM": "xterm-test"}, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         found[name] = [plain(one) for one in json.loads((tmp_path / f"{name}.json").read_text())]
     for theirs, ours in zip(found["stock"], found["ours"], strict=True):
         assert ours == theirs
+    assert found["ours"][2]["term"] == "xterm-test", "Python asks for it before it colours a traceback"
     assert "err, then" in found["ours"][1]["module_stdout"]
     assert "err, then" in found["ours"][3]["module_stderr"]

@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import glob
 import importlib.metadata
+import json
 import os
+import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +20,7 @@ import pytest
 
 import forkless
 from forkless.core import versions
-from forkless.modules.warm import bytecode, channel
+from forkless.modules.warm import bytecode, channel, transports
 from forkless.modules.warm import interpreter as warm_interpreter
 from forkless.modules.warm.interpreter import BOOT, NEVER_INTERRUPTED, WarmInterpreter, boot_text
 
@@ -128,6 +132,74 @@ def test_modules_run_with_bytecode_of_that_python_if_it_is_here_too(tmp_path, mo
     keys = {key.partition(":")[2] for _, key in bytecode.COMPILER._codes}
     wanted = {"ansible/module_utils/basic.py", "ansible/modules/ping.py", "ansible/modules/command.py"}
     assert keys & wanted == (set() if off else wanted)
+
+
+CRASHES = """
+import os, threading
+from ansible.module_utils.basic import AnsibleModule
+class GoneError(BaseException):
+    pass
+def fail():
+    raise LookupError("on a thread")
+if "ELSEWHERE" in os.environ:
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+if "ELSEWHERE" in os.environ:
+    print(os.read(reading, 65536).decode())
+raise GoneError("the module's own")
+"""
+# The variables of tasks that crash, without pipelining and with it.
+SURROUNDINGS = [{}, {"NO_COLOR": "1"}, {"ELSEWHERE": "1"}, {"TERM": "dumb"}, {"TERM": "dumb", "FORCE_COLOR": "1"}]
+
+
+def on_a_terminal(command, **environ):
+    """All that the command prints on a terminal."""
+    upper, lower = pty.openpty()
+    with open(upper, "rb", buffering=0) as screen:
+        with open(lower, "wb", buffering=0) as terminal:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal, env={**os.environ, **environ}
+            )
+        said = b""
+        with contextlib.suppress(OSError):  # Linux says EIO when nobody has the terminal open any more
+            while piece := screen.read(65536):
+                said += piece
+        process.wait()
+    return said.decode()
+
+
+def last_lines(text):
+    """The last lines of the tracebacks in it: the frames of a module and of a script are not the same."""
+    return [line for line in text.splitlines() if re.search(r"(LookupError|GoneError)\S*: ", line)]
+
+
+@pytest.mark.matrix
+def test_where_stock_has_a_terminal_python_colours_tracebacks(tmp_path, monkeypatch):
+    path = next(filter(None, map(interpreter, (15, 14, 13))), None)
+    if path is None:
+        pytest.skip("there is no Python 3.13 or newer here; older ones have no colours")
+    for name in ("NO_COLOR", "FORCE_COLOR", "PYTHON_COLORS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(transports, "has_terminal", lambda connection: not connection.get_option("pipelining"))
+    tasks = [{"crashes": None, "environment": more} for more in SURROUNDINGS]
+    tasks.append({"crashes": None, "vars": {"ansible_pipelining": True}})
+    play = [{"hosts": "all", "gather_facts": False, "ignore_errors": True, "tasks": tasks}]
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/crashes.py").write_text(f"#!/usr/bin/python\n{CRASHES}")
+    (tmp_path / "play.yml").write_text(json.dumps(play))
+    (tmp_path / "hosts").write_text(f"there ansible_connection=local ansible_python_interpreter={path}\n")
+    result = forkless.run(playbook="play.yml", inventory="hosts", engine="threads", cwd=tmp_path)
+    said = [one.event_data["res"] for one in result.events if one.event == "runner_on_failed"]
+    assert len(said) == len(tasks), result.stdout
+    script = CRASHES.replace("from ansible", "# from ansible")
+    for more, one in zip(SURROUNDINGS, said, strict=False):
+        assert last_lines(one["module_stdout"]) == last_lines(on_a_terminal([path, "-c", script], **more)), more
+    assert "\x1b[" in said[0]["module_stdout"]
+    assert "\x1b[" not in said[-1]["module_stderr"] and last_lines(said[-1]["module_stderr"])
 
 
 def test_errands_are_done(old, tmp_path):

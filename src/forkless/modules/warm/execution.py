@@ -221,6 +221,8 @@ class WarmExecution(ColdExecution):
         machine = transports.machine_of(connection, action._play_context)
         become_user = become is not None and (action.get_become_option("become_user") or "root") != "root"
         one_stream = transports.has_terminal(connection)
+        if one_stream:  # ssh -tt tells the host which terminal it has
+            environ = {**transports.terminal_variables(), **environ}
         # Nobody is there to hear a job that is not waited for.
         heard = not module.argv or (module.job is not None and action._task.poll > 0)
         live = live_output_of(action) if heard else None

@@ -37,6 +37,7 @@ __all__ = [
     "is_known",
     "machine_of",
     "place_of",
+    "terminal_variables",
     "transport_for",
 ]
 
@@ -81,6 +82,12 @@ def has_terminal(connection: AnsibleConnection) -> bool:
         and not connection.get_option("pipelining")
         and connection.get_option("use_tty")
     )
+
+
+def terminal_variables() -> dict[str, str]:
+    """What sshd sets for a program that `ssh -tt` starts: the run's TERM, which also decides whether Python colours a traceback there."""
+    term = environ_of(SSH).get("TERM")
+    return {"TERM": term} if term else {}
 
 
 def place_of(connection: AnsibleConnection, play_context: PlayContextOptions) -> Hashable:

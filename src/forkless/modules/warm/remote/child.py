@@ -208,6 +208,27 @@ def read_nothing() -> None:
     os.close(reading)
 
 
+class TerminalOs(types.ModuleType):
+    """os as Python's `_colorize` sees it: a file that is the module's stream counts as a terminal."""
+
+    def __init__(self, stream: os.stat_result) -> None:
+        super().__init__("os")
+        self.__stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def isatty(self, fd: int) -> bool:
+        return os.isatty(fd) or os.path.samestat(os.fstat(fd), self.__stream)
+
+
+def colour_as_on_a_terminal() -> None:
+    """From 3.13 on Python colours tracebacks and more on a terminal. Stock's stream without pipelining is one, and ours stands for it."""
+    colorize: Any = sys.modules.get("_colorize")
+    if colorize is not None:
+        colorize.os = TerminalOs(os.fstat(2))
+
+
 def limit(number: int) -> None:
     if number:
         import resource

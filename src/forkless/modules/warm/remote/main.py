@@ -38,6 +38,7 @@ from forkless.modules.warm.remote.async_job import (  # its text is sent before 
 )
 from forkless.modules.warm.remote.child import (  # on the host, its text comes first
     call,
+    colour_as_on_a_terminal,
     escalation_settings,
     exit_now,
     forget_machine,
@@ -341,6 +342,8 @@ class RemoteServer:
         except OSError as error:
             self.say(b"N", number, str(error).encode())
             return
+        if order["one_stream"] and sys.version_info >= (3, 13):
+            importlib.import_module("_colorize")  # once for all modules: it takes longer than a small module
         ends: list[int] = []
         try:
             ends += os.pipe()
@@ -406,6 +409,7 @@ class RemoteServer:
             os.dup2(out if order["one_stream"] else err, 2)
             if order["one_stream"]:
                 sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+                colour_as_on_a_terminal()
             else:
                 read_nothing()
             others = [fd for task in self.tasks.values() for fd in task.pipes]
