@@ -204,8 +204,9 @@ def test_a_host_that_cannot_fork_keeps_no_pipe_of_the_task(monkeypatch, fails):
 
     monkeypatch.setattr(os, "pipe", pipe)
     monkeypatch.setattr(os, "fork", fork)
+    order = {"digest": "digest", "cwd": None, "lay": None, "remote_tmp": None, "argv": [], "one_stream": False}
     for number in (1, 2, 3):
-        far.run(number, {"digest": "digest", "cwd": None, "lay": None, "remote_tmp": None, "argv": []})
+        far.run(number, order)
     assert said == [(b"N", 1), (b"N", 2), (b"N", 3)]
     for fd in [fd for ends in pipes for fd in ends or ()]:
         with pytest.raises(OSError, match="Bad file descriptor"):

@@ -215,7 +215,7 @@ class TerminalOs(types.ModuleType):
         super().__init__("os")
         self.__stream = stream
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(os, name)
 
     def isatty(self, fd: int) -> bool:
@@ -224,9 +224,8 @@ class TerminalOs(types.ModuleType):
 
 def colour_as_on_a_terminal() -> None:
     """From 3.13 on Python colours tracebacks and more on a terminal. Stock's stream without pipelining is one, and ours stands for it."""
-    colorize: Any = sys.modules.get("_colorize")
-    if colorize is not None:
-        colorize.os = TerminalOs(os.fstat(2))
+    if "_colorize" in sys.modules:
+        vars(sys.modules["_colorize"])["os"] = TerminalOs(os.fstat(2))
 
 
 def limit(number: int) -> None:
