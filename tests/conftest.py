@@ -40,10 +40,10 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """
     Thousands of tests and the modules that they need stay until the end. Looking through them for garbage again and again took a sixth of
-    the processor time of tests that run playbooks in this process. The thresholds are those of forkless's own command.
+    the processor time of tests that run playbooks in this process. The first threshold is below that of forkless's own command, which a test compares.
     """
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)
