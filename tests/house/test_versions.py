@@ -18,6 +18,7 @@ import yaml
 
 from forkless import UnsupportedError
 from forkless.cli.commands import doctor
+from forkless.cli.shim import launch
 from forkless.core import versions
 from forkless.core.errors import SeamError
 from forkless.engines.threads import importing
@@ -245,3 +246,7 @@ def test_the_doctor_says_so_too(too_new, capsys):
     packages = {one["name"]: one["means"] for one in report["packages"]}
     said = [packages["ansible-core"], packages["seams"], *report["stock"][:1], *report["sections"]["seams"]]
     assert [bool(re.match(r"ansible-core \S+ does not support Python 3\.", one)) for one in said] == [True] * 4, said
+
+
+def test_the_shim_leaves_such_a_python_to_stock_with_the_sentence(too_new):
+    assert re.match(r"ansible-core \S+ does not support Python 3\.", launch.why_not())
