@@ -493,16 +493,22 @@ def test_a_project_packs_to_the_same_bytes_without_what_is_ignored(project):
 
 
 def test_the_playbook_command_splits_hosts_over_processes(project):
-    (project / "hosts.ini").write_text("h1\nh2\nh3\n[all:vars]\nansible_connection=local\n")
+    (project / "hosts.ini").write_text("h1\nh2\nh3\n[a-b]\nh1\n[all:vars]\nansible_connection=local\n")
     playbook(
         project,
-        tasks=["- debug: msg={{ hostvars.h1.inventory_hostname }}", "- fail:\n  when: inventory_hostname == 'h2'"],
+        tasks=[
+            "- debug: msg={{ hostvars.h1.inventory_hostname }}",
+            "- fail:\n  when: inventory_hostname == 'h2'",
+            "- debug: msg=limit-{{ ansible_limit | default('none') }}",
+        ],
     )
     done = subprocess.run(
         [sys.executable, "-m", "forkless", "playbook", "--slices", "2", "site.yml", "-i", "hosts.ini"],
         cwd=project, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
+    assert done.stderr.count("Invalid characters were found in group names") == 1, done.stderr  # not by each slice
+    assert "limit-none" in done.stdout  # what the user has said, not the file with the hosts of the slice
     assert done.stdout.count("PLAY RECAP") == 1
     recap = done.stdout.partition("PLAY RECAP")[2].split("\n")[1:4]
     assert [line.split()[0] for line in recap] == ["h1", "h2", "h3"]
@@ -513,9 +519,11 @@ def test_the_playbook_command_splits_hosts_over_processes(project):
         cwd=project, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert alone.returncode == 0, alone.stderr
-    assert alone.stdout.count("TASK [debug]") == 1  # the other process had no hosts, and ended
+    assert "limit-h3" in alone.stdout
+    assert alone.stdout.count("TASK [debug]") == 2  # the other process had no hosts, and ended
     assert [line.split()[0] for line in alone.stdout.partition("PLAY RECAP")[2].split("\n")[1:2]] == ["h3"]
     playbook(project, "once.yml", tasks=["- debug:\n  run_once: true"])
+    (project / "hosts.ini").write_text("h1\nh2\n")
     split = subprocess.run(
         [sys.executable, "-m", "forkless", "playbook", "--slices", "2", "once.yml", "-i", "hosts.ini"],
         cwd=project, capture_output=True, text=True, timeout=120,
@@ -528,6 +536,13 @@ def test_the_playbook_command_splits_hosts_over_processes(project):
         cwd=project, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (refused.returncode, refused.stderr) == (2, "forkless playbook: --report does not go with --slices\n")
+    missing = subprocess.run(
+        [sys.executable, "-m", "forkless", "playbook", "--slices=2", "none.yml", "-i", "hosts.ini"],
+        cwd=project, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    # Ansible's own sentence, once, and its exit code.
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr == "[ERROR]: the playbook: none.yml could not be found\n"
 
 
 def test_a_run_whose_files_find_no_place_on_the_worker_says_so(url, database, workers, project, tmp_path):

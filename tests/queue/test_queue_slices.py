@@ -384,5 +384,6 @@ def test_a_slice_that_has_ended_before_it_is_told_its_hosts_is_known_by_its_exit
     one = sliced_playbook._Slice(1, ["site.yml"], sliced_playbook.SlicedOutput())
     one.signal(signal.SIGKILL)
     one._process.wait(120)
+    assert one.answer() == ""
     one.begin("@hosts")
     assert one.wait() == 128 + signal.SIGKILL

@@ -2,9 +2,11 @@
 """
 One slice of `forkless playbook --slices`: a process that carries the playbook out on its part of the hosts.
 
-It is started as `python -m forkless.cli.slice_process DESCRIPTOR ARGUMENTS` before the parts are known: it imports ansible-core meanwhile, and
-then reads its limit from the descriptor. It writes a line of JSON for each piece of Ansible's output, and no events: making, sending and
-reading them took more of the processor than debug and set_fact tasks take themselves.
+It is started as `python -m forkless.cli.slice_process DESCRIPTOR ANSWER ARGUMENTS` before the parts are known: it imports ansible-core and reads
+the inventory meanwhile, and then its limit from the descriptor. The first slice has a descriptor ANSWER: it looks which hosts there are and what
+stands against slices, and writes that there before it waits; a process of its own for this would import ansible-core once more. It writes a line
+of JSON for each piece of Ansible's output, and no events: making, sending and reading them took more of the processor than debug and set_fact
+tasks take themselves.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     import argparse
 
     from ansible.executor.stats import AggregateStats
+    from ansible.inventory.manager import InventoryManager
+    from ansible.parsing.dataloader import DataLoader
+    from ansible.vars.manager import VariableManager
 
 __all__ = ["HEADER", "RECAP", "TEXT", "SliceRecords", "main"]
 
@@ -128,23 +133,32 @@ def _make_callback(records: SliceRecords) -> object:
 class _SliceView(CommandView):
     """The Terminal of a slice. It prints nothing itself."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, answer: int) -> None:
         super().__init__("ansible-playbook")
-        self._descriptor = descriptor
-        self._limit = ""
+        self._descriptor, self._answer = descriptor, answer
         self._records = SliceRecords(sys.stdout)
+        # What is wrong with the arguments or the inventory is said once, by the first slice.
+        self._stderr = -1 if answer >= 0 else _silenced_stderr()
 
-    def add_flags(self, parser: argparse.ArgumentParser) -> None:
-        """Ansible-core is imported. Wait for the limit before the arguments are parsed: what is wrong with them is said once, by the parent."""
-        with open(self._descriptor, encoding="utf-8") as file:
-            self._limit = file.read()
-        if not self._limit:  # the parent has ended, or has no hosts for this slice
+    def _limit(self, loader: DataLoader, inventory: InventoryManager, variables: VariableManager) -> str:
+        """Arguments and inventory are read. Wait until the hosts of this slice are known."""
+        if self._answer >= 0:
+            from forkless.engines.threads import slicing
+
+            with open(self._answer, "w", encoding="utf-8") as file:
+                json.dump(slicing.answer_about(loader, inventory, variables), file)
+        with open(self._descriptor, encoding="utf-8") as told:
+            limit = told.read()
+        if not limit:  # the parent has ended, or has no hosts for this slice
             raise SystemExit(0)
-        super().add_flags(parser)
+        if self._stderr >= 0:
+            sys.stderr.flush()
+            os.dup2(self._stderr, 2)
+        return limit
 
     def begin(self, options: argparse.Namespace) -> TerminalChoices:
-        options.subset = self._limit
         return TerminalChoices(
+            limit=self._limit,
             modules=options.modules,
             stuck_after=options.stuck_after if options.stuck_after > 0 else None,
             stdout=self._records,
@@ -155,10 +169,21 @@ class _SliceView(CommandView):
         self._records.put(TEXT)
 
 
+def _silenced_stderr() -> int:
+    """Let stderr lead to nowhere. A descriptor for what it was."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    return kept
+
+
 def main(argv: list[str]) -> int:
-    descriptor = int(argv[0])
-    os.set_inheritable(descriptor, False)
-    return run_command("ansible-playbook", argv[1:], view=_SliceView(descriptor))
+    descriptor, answer = int(argv[0]), int(argv[1])
+    for one in (descriptor, answer):
+        if one >= 0:
+            os.set_inheritable(one, False)
+    return run_command("ansible-playbook", argv[2:], view=_SliceView(descriptor, answer))
 
 
 if __name__ == "__main__":

@@ -64,25 +64,36 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 class _Slice:
-    """One process, which is told its hosts once they are known, and a thread that reads what it prints."""
+    """
+    One process, which is told its hosts once they are known, and a thread that reads what it prints. The first one finds out which hosts
+    there are (slice_process.py).
+    """
 
     def __init__(self, number: int, argv: list[str], output: SlicedOutput) -> None:
         self._output = output
         hosts, self._hosts = os.pipe()
+        self._answer, answer = os.pipe() if number == 1 else (-1, -1)
+        passed = (hosts, answer) if number == 1 else (hosts,)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "forkless.cli.slice_process", str(hosts), *argv],
+                [sys.executable, "-m", "forkless.cli.slice_process", str(hosts), str(answer), *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
                 errors="replace",
-                pass_fds=(hosts,),
+                pass_fds=passed,
             )
         finally:
-            os.close(hosts)
+            for one in passed:
+                os.close(one)
         self._thread = threading.Thread(target=self._read, name=f"forkless-slice-{number}", daemon=True)
         self._thread.start()
+
+    def answer(self) -> str:
+        """What the first slice says about the hosts; "" if it has ended, and has said why."""
+        with open(self._answer, encoding="utf-8") as file:
+            return file.read()
 
     def begin(self, limit: str) -> None:
         """Let the process run its part of the hosts; with "" it ends, and nothing was run."""
@@ -198,6 +209,7 @@ def _end(waiting: list[_Slice]) -> None:
     for one in waiting:
         one.signal(signal.SIGKILL)
         one.begin("")
+    for one in waiting:
         one.wait()
 
 
@@ -216,18 +228,24 @@ def main(argv: list[str]) -> int:
     output = SlicedOutput()
     running: list[_Slice] = []
     with tempfile.TemporaryDirectory(prefix="forkless-slices-") as folder, _passing_on(running) as came:
-        # As many as can be at work at once import ansible-core while the hosts are looked up, and wait.
+        # As many as can be at work at once import ansible-core and read the inventory; the first looks up the hosts, and all wait.
         running += [
             _Slice(number, [*rest, *given], output) for number in range(1, min(asked.slices, platform.cores()) + 1)
         ]
-        try:
-            hosts = slices.hosts_of(rest, os.getcwd(), os.environ, anyway=asked.slices_anyway)
-        except BaseException:
+        told = running[0].answer()
+        if not told and not came:
+            ended = running.pop(0)
+            ended.begin("")
             _end(running)
-            raise
+            return ended.wait()
         if came:
             _end(running)
             return 128 + came[0]
+        try:
+            hosts = slices.hosts_in(told, os.getcwd(), anyway=asked.slices_anyway)
+        except BaseException:
+            _end(running)
+            raise
         parts = slices.divide(hosts, asked.slices)
         running += [_Slice(number, [*rest, *given], output) for number in range(len(running) + 1, len(parts) + 1)]
         for number, one in enumerate(running):

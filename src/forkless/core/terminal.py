@@ -75,6 +75,11 @@ class TerminalChoices:
     """
     callbacks: Sequence[Callable[[], object]] = ()
     """Make further callback plugins, once ansible-core is imported."""
+    limit: Callable[..., str] | None = None
+    """
+    Called with ansible-core's loader, inventory and variable manager once they are read: the limit that is used in place of --limit. To
+    plays `ansible_limit` stays what --limit says.
+    """
 
 
 class Terminal(Protocol):

@@ -14,7 +14,7 @@ from forkless.core.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["divide", "hosts_of"]
+__all__ = ["divide", "hosts_in", "hosts_of"]
 
 # Seconds that reading a playbook and its inventory may take; a dynamic inventory asks other machines.
 _PATIENCE = 600
@@ -50,7 +50,12 @@ def hosts_of(
         raise SpecError(
             f"the playbook could not be read for slices: {lines[-1] if lines else 'Ansible did not say why'}"
         )
-    answer = json.loads(done.stdout)
+    return hosts_in(done.stdout, cwd, anyway=anyway, with_implicit=with_implicit)
+
+
+def hosts_in(told: str, cwd: str, *, anyway: bool = False, with_implicit: bool = False) -> list[str]:
+    """The hosts in an answer of engines/threads/slicing.py; raises as `hosts_of` does."""
+    answer = json.loads(told)
     if "error" in answer:
         raise SpecError(f"the playbook could not be read for slices: {' '.join(answer['error'].split())}")
     if answer["against"] and not anyway:

@@ -2,9 +2,9 @@
 """
 Which hosts a playbook would run on, and whether its meaning would change if it ran on parts of them at the same time.
 
-Read with ansible-core's own loader, in a process of its own: `python -m forkless.engines.threads.slicing`, with the arguments of
-ansible-playbook as JSON on stdin and the answer as JSON on stdout. Nothing is run. What only shows at run time, in an include, is refused there
-(patches/slices.py).
+Read with ansible-core's own loader: in a process of its own, `python -m forkless.engines.threads.slicing`, with the arguments of
+ansible-playbook as JSON on stdin and the answer as JSON on stdout, or in a slice that has not begun (cli/slice_process.py). Nothing is run. What
+only shows at run time, in an include, is refused there (patches/slices.py).
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ansible.inventory.manager import InventoryManager
+    from ansible.parsing.dataloader import DataLoader
     from ansible.playbook.block import Block
     from ansible.playbook.play import Play
     from ansible.playbook.role import Role
     from ansible.playbook.task import Task
+    from ansible.vars.manager import VariableManager
 
     from forkless.engines.threads.across_hosts import Values
 
-__all__ = ["examine"]
+__all__ = ["answer_about", "examine"]
 
 _INCLUDES = re.compile(r"(ansible\.builtin\.|ansible\.legacy\.)?(include_tasks|include_role)")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -88,22 +90,17 @@ def _of_command(plays: int) -> Iterator[tuple[str, str]]:
         yield "--start-at-task", "a slice without hosts in the task's play would run nothing"
 
 
-def examine(argv: list[str]) -> dict[str, object]:
+def examine(loader: DataLoader, inventory: InventoryManager, variables: VariableManager) -> dict[str, object]:
     """
-    The hosts of `ansible-playbook ARGV` after its limit, those that it has without an inventory (localhost), what stands against slices,
-    and includes that cannot be looked into.
+    The hosts of an `ansible-playbook` whose arguments are parsed, after its limit; those that it has without an inventory (localhost);
+    what stands against slices; and includes that cannot be looked into.
     """
     from ansible import context
-    from ansible.cli.playbook import PlaybookCLI
+    from ansible.cli import CLI
     from ansible.playbook import Playbook
-    from ansible.plugins.loader import init_plugin_loader
     from ansible.template import Templar
 
-    init_plugin_loader()
-    cli = PlaybookCLI(["ansible-playbook", *argv])
-    cli.parse()
-    loader, inventory, variables = cli._play_prereqs()
-    cli.get_host_list(inventory, context.CLIARGS["subset"])
+    CLI.get_host_list(inventory, context.CLIARGS["subset"])
     against: dict[str, str] = {}
     unseen: list[str] = []
     hosts: dict[str, None] = {}
@@ -149,6 +146,29 @@ def examine(argv: list[str]) -> dict[str, object]:
     }
 
 
+def answer_about(loader: DataLoader, inventory: InventoryManager, variables: VariableManager) -> dict[str, object]:
+    """What `examine` says, or Ansible's own message, whatever the error is."""
+    try:
+        return examine(loader, inventory, variables)
+    except Exception as err:  # noqa: BLE001  # plugins of the inventory and templates raise anything
+        return _error(err)
+
+
+def _error(err: Exception) -> dict[str, object]:
+    return {"error": str(err).strip() or type(err).__name__}
+
+
+def _read(argv: list[str]) -> tuple[DataLoader, InventoryManager, VariableManager]:
+    from ansible.cli.playbook import PlaybookCLI
+    from ansible.plugins.loader import init_plugin_loader
+
+    init_plugin_loader()
+    cli = PlaybookCLI(["ansible-playbook", *argv])
+    cli.parse()
+    made: tuple[DataLoader, InventoryManager, VariableManager] = cli._play_prereqs()
+    return made
+
+
 def main() -> int:
     # Importing and parsing make many objects that stay: looking at all of them again and again took a fifth of the time.
     if not switches.disabled("gc-tuning"):
@@ -159,11 +179,11 @@ def main() -> int:
     os.dup2(2, 1)  # Ansible's warnings must not get into the answer
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            answer = examine(asked["argv"])
+            answer = answer_about(*_read(asked["argv"]))
     except SystemExit:
         return 1
     except Exception as err:  # noqa: BLE001  # the answer contains Ansible's own message, whatever the error is
-        answer = {"error": str(err).strip() or type(err).__name__}
+        answer = _error(err)
     with os.fdopen(stdout, "w") as stream:
         json.dump(answer, stream)
     return 0

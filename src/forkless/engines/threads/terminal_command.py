@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless.core.errors import ForklessError
 from forkless.core.terminal import BusyTask
+from forkless.engines.threads.patches import command_line
 from forkless.engines.threads.workers import interrupt
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ def extended_class(
     """Ansible's class with the terminal's flags in its parser. `begin` is called once the command line is parsed."""
 
     class ForklessCommand(ansible_class(command)):  # type: ignore[misc]
+        _limit: Callable[..., str] | None = None
+
         def init_parser(self) -> None:
             super().init_parser()
             terminal.add_flags(self.parser)
@@ -71,7 +74,14 @@ def extended_class(
             run_context.stderr = choices.screen
             run_context.stdout = choices.screen if choices.stdout is None else choices.stdout
             run_context.callbacks += choices.callbacks
+            self._limit = choices.limit
             begin(choices)
             return parsed
+
+        def _play_prereqs(self) -> tuple[object, object, object]:
+            made: tuple[object, object, object] = super()._play_prereqs()
+            if self._limit is not None:
+                command_line.use_limit(run_context, self._limit(*made))
+            return made
 
     return ForklessCommand

@@ -19,6 +19,8 @@ from forkless.engines.threads.patches import stdlib_views
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from forkless.engines.threads.context import RunContext
+
 __all__: list[str] = []
 
 
@@ -62,6 +64,13 @@ def init_cli_args(_original: object, _site: str) -> object:
         run_context.state["cliargs"] = CLIArgs.from_options(options)
 
     return init
+
+
+def use_limit(run_context: RunContext, limit: str) -> None:
+    """From now on the run's --limit is another one."""
+    from ansible.utils.context_objects import CLIArgs
+
+    run_context.state["cliargs"] = CLIArgs({**run_context.state["cliargs"], "subset": limit})
 
 
 def not_cached(attribute: str) -> Callable[[Any, str], object]:
