@@ -122,7 +122,9 @@ def test_where_forkless_cannot_stock_runs(places, folder, why):
             "import threading\ndef start(self):\n    raise RuntimeError('no')\nthreading.Thread.start = start",
         ),
     }[why]
-    (site / "sitecustomize.py").write_text(
+    # Not sitecustomize: a Python of Debian has one of its own. The name sorts behind that of the file with the shared packages.
+    (site / "so_that_it_cannot.pth").write_text("import so_that_it_cannot\n")
+    (site / "so_that_it_cannot.py").write_text(
         "import os\nif 'FORKLESS_SHIM_STOCK' in os.environ:\n" + textwrap.indent(code or "pass", "    ")
     )
     done = call(["ansible-playbook", "-i", "hosts", "play.yml"], environ(folder, path, bin_), folder)
