@@ -47,8 +47,16 @@ def call(command, folder, environ):
     return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
-@pytest.mark.matrix_ends
-@pytest.mark.parametrize("case", CASES)
+# One file and one variable that ansible-core refuses are enough on other pairs: for all of these it is one error, which has other words.
+REFUSED_ALIKE = (
+    "a file of another kind", "a section that is not closed", "an option that is given twice", "a value of the wrong type",
+    "a value that is no choice",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in REFUSED_ALIKE else pytest.mark.matrix_ends) for case in CASES]
+)
 def test_the_command_ends_as_ansible_playbook_does(tmp_path, case):
     text, environ, code = CASES[case]
     (tmp_path / "play.yml").write_text(PLAY)
