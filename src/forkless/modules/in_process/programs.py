@@ -8,6 +8,7 @@ and stderr, in the wording that the module parses.
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import os
 import stat
@@ -84,7 +85,15 @@ class _Tar:
                 continue
             parts = name.split("/")[self.strip :]
             if parts and any(parts):
-                yield member.replace(name="/".join(parts), deep=False)
+                yield _changed(member, name="/".join(parts))
+
+
+def _changed(member: tarfile.TarInfo, **attributes: object) -> tarfile.TarInfo:
+    """A copy of the member with other attributes; TarInfo.replace is there from Python 3.11.4 on."""
+    made = copy.copy(member)
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
 
 
 def tar(words: list[str]) -> Said:
@@ -138,17 +147,24 @@ def _extract(options: _Tar, archive: tarfile.TarFile) -> Said:
     os.umask(mask)
     root = os.geteuid() == 0
 
+    def with_mode(member: tarfile.TarInfo, mode: int) -> tarfile.TarInfo:
+        """By tar's rule root keeps the member's mode, and other users get it with the umask."""
+        return _changed(member, mode=mode if root else mode & ~mask)
+
     def keep(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo:
-        # The stdlib's filter refuses members outside of the folder. It also masks modes, so tar's rule is applied after
-        # it: root keeps the member's mode, other users get it with the umask.
-        safe = tarfile.tar_filter(member, folder)
-        return safe.replace(mode=member.mode if root else member.mode & ~mask, deep=False)
+        # The stdlib's filter refuses members outside of the folder. It also masks modes, so tar's rule is applied after it.
+        return with_mode(tarfile.tar_filter(member, folder), member.mode)
 
     for member in list(options.members(archive)):
         path = os.path.join(options.folder, member.name)
         if options.keep_newer and os.path.lexists(path) and os.lstat(path).st_mtime > member.mtime:
             continue
-        archive.extract(member, options.folder, filter=keep)
+        if hasattr(tarfile, "tar_filter"):
+            archive.extract(member, options.folder, filter=keep)
+        elif f"{os.path.realpath(path)}/".startswith(f"{os.path.realpath(options.folder)}/"):  # Python before 3.11.4
+            archive.extract(with_mode(member, member.mode), options.folder)
+        else:
+            raise ValueError(f"{member.name} would be extracted outside of {options.folder}")
     return 0, "", ""
 
 
