@@ -79,6 +79,14 @@ def test_the_debugger_answers_as_stocks(places, folder):
     assert "skipped=1" in ours[1][-1]  # with the new value the task is left out
 
 
+def test_who_quits_the_debugger_ends_the_command_with_stocks_exit_code(places, folder):
+    stock, ours = both(
+        places, folder, "ansible-playbook", ["-i", "hosts", "fails.yml"], lambda one: say(one, r"\(debug\)> ?$", "q\n")
+    )
+    assert ours == stock
+    assert ours[0] == 99
+
+
 def test_the_console_answers_as_stocks(places, folder):
     def talk(terminal):
         for word in CONSOLE:

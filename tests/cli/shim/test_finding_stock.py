@@ -15,7 +15,9 @@ import zipfile
 import pytest
 
 import shim_support
+from forkless.cli.commands import shim as shim_command
 from forkless.cli.shim import launch
+from forkless.core.errors import SpecError
 from shim_support import call, environ, environment, script, shim
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(300)]
@@ -333,6 +335,37 @@ def test_a_closed_stream_is_no_reason_to_fail(bare, tmp_path, closed):
         done = call(["sh", "-c", f"exec ansible all {closed}>&-"], env, tmp_path)
         assert done.returncode == 7, done.stderr
     assert (tmp_path / "ran").exists()
+
+
+def test_a_sentence_is_said_once_in_a_session_also_if_others_are_said_in_between(bare, tmp_path):
+    stock = tmp_path / "stock"
+    for command in ("ansible", "ansible-playbook"):
+        script(stock / command, f"#!{bare}/python\n")
+    env = environ(tmp_path, shim(tmp_path / "shim"), stock)
+
+    def said(*words):
+        lines = call([*words], env, tmp_path).stderr.splitlines()
+        return [line.rpartition("; ")[2] for line in lines]
+
+    both = ["stock ansible-playbook runs", "stock ansible runs"]
+    line = "ansible-playbook; ansible; ansible-playbook; ansible"
+    assert said("setsid", "-w", "sh", "-c", line) == both
+    assert said("setsid", "-w", "sh", "-c", line) == both  # another session
+    env["FORKLESS_SHIM_QUIET"] = "1"
+    assert said("setsid", "-w", "sh", "-c", line) == []
+    del env["FORKLESS_SHIM_QUIET"]
+    env["XDG_CACHE_HOME"] = "cache"  # as for a user without a home, whose ~ is a relative path
+    assert said("setsid", "-w", "sh", "-c", line) == both * 2
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_user_without_a_home_names_a_folder_for_the_shim(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(SpecError, match="no home for the shim; name a folder"):
+        shim_command.main(["install"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_completion_finds_the_mark_in_the_file_as_in_stocks(tmp_path):

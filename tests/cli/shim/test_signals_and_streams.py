@@ -19,7 +19,34 @@ from terminal import Terminal
 
 pytestmark = [pytest.mark.spawns, pytest.mark.timeout(300)]
 
-LONG = "- hosts: one\n  gather_facts: false\n  tasks:\n    - shell: 'echo $$ > {{ out }}; exec sleep 1000'\n"
+# By the name of the action. The program of `shell` is ended by its interpreter as well, that of `raw` by the command alone.
+LONG = "- hosts: one\n  gather_facts: false\n  tasks:\n    - ACTION: 'echo $$ > {{ out }}; exec sleep 1000'\n"
+
+# Two hosts: the task of one runs, and that of the other is blocked in a lookup, where nothing reaches it.
+BLOCKED = """\
+- hosts: all
+  gather_facts: false
+  tasks:
+    - raw: "{{ ('echo $$ > ' ~ out ~ '; exec sleep 1000') if inventory_hostname == 'one' else lookup('blocks', out) }}"
+"""
+BLOCKS = """\
+# SPDX-License-Identifier: GPL-3.0-or-later
+import time
+from ansible.plugins.lookup import LookupBase
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        with open(terms[0] + "-blocks", "w"):
+            pass
+        time.sleep(1000)
+"""
+# Without the second interrupt the command would wait this long for the lookup.
+PATIENT = """\
+import os
+if "FORKLESS_SHIM_STOCK" in os.environ:
+    from forkless.engines.threads import engine, run_thread
+    from forkless.engines.threads.patches import strategy
+    engine.GRACE = run_thread.GRACE = run_thread._PATIENCE = strategy.GRACE = 1000.0
+"""
 
 
 @pytest.fixture(scope="module")
@@ -32,16 +59,17 @@ def places(tmp_path_factory):
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "hosts").write_text("one ansible_connection=local ansible_python_interpreter=/usr/bin/python3\n")
-    (tmp_path / "long.yml").write_text(LONG)
+    (tmp_path / "long-shell.yml").write_text(LONG.replace("ACTION", "shell"))
+    (tmp_path / "long-raw.yml").write_text(LONG.replace("ACTION", "raw"))
     return tmp_path
 
 
-def started(folder, on_path, which):
+def started(folder, on_path, which, play="long-shell.yml"):
     """A command with a task that runs, and the pid of the task. All that stock has printed by then must have arrived."""
     out = folder / f"pid-{which}"
     os.mkfifo(out)
     command = subprocess.Popen(
-        ["/usr/bin/env", "ansible-playbook", "-i", "hosts", "long.yml", "-e", f"out={out}"],
+        ["/usr/bin/env", "ansible-playbook", "-i", "hosts", play, "-e", f"out={out}"],
         env=environ(folder, *on_path), cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0,
     )  # fmt: skip
     return command, int(out.read_text())  # blocks until the task runs
@@ -69,12 +97,16 @@ def wait_until_gone(pid):
         os.close(process)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
-def test_a_signal_to_the_group_ends_it_as_it_ends_stock(places, folder, number):
+@pytest.mark.parametrize(
+    ("number", "play"),
+    [(signal.SIGINT, "long-raw.yml"), (signal.SIGTERM, "long-shell.yml"), (signal.SIGHUP, "long-raw.yml")],
+    ids=["SIGINT", "SIGTERM", "SIGHUP"],
+)
+def test_a_signal_to_the_group_ends_it_as_it_ends_stock(places, folder, number, play):
     path, bin_ = places
     told = []
     for which, on_path in (("stock", [bin_]), ("ours", [path, bin_])):
-        command, task = started(folder, on_path, which)
+        command, task = started(folder, on_path, which, play)
         first = arrived(command)
         os.killpg(command.pid, number)
         out, err = command.communicate(timeout=120)
@@ -113,8 +145,18 @@ def test_a_signal_that_was_ignored_at_the_start_ends_it_as_it_ends_stock(places,
 
 
 def test_who_insists_on_an_interrupt_ends_it_at_once_and_the_task_too(places, folder):
-    path, bin_ = places
-    command, task = started(folder, [path, bin_], "ours")
+    path, _ = places
+    bin_ = environment(folder / "own")
+    (site,) = (folder / "own").glob("lib/*/site-packages")
+    (site / "sitecustomize.py").write_text(PATIENT)
+    (folder / "lookup_plugins").mkdir()
+    (folder / "lookup_plugins" / "blocks.py").write_text(BLOCKS)
+    (folder / "blocked.yml").write_text(BLOCKED)
+    with open(folder / "hosts", "a") as hosts:
+        hosts.write("two ansible_connection=local ansible_python_interpreter=/usr/bin/python3\n")
+    os.mkfifo(folder / "pid-ours-blocks")
+    command, task = started(folder, [path, bin_], "ours", "blocked.yml")
+    (folder / "pid-ours-blocks").read_text()
     code = None
     for _ in range(600):
         with contextlib.suppress(ProcessLookupError):
@@ -122,7 +164,9 @@ def test_who_insists_on_an_interrupt_ends_it_at_once_and_the_task_too(places, fo
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = command.wait(0.2)
             break
-    assert code in (99, -signal.SIGINT)  # it may have ended before the second one came
+    if code is None:
+        command.kill()
+    assert code in (99, -signal.SIGINT)  # one that came after the handlers were taken back
     wait_until_gone(task)
     assert b"Traceback" not in command.communicate()[1]
 
@@ -130,7 +174,7 @@ def test_who_insists_on_an_interrupt_ends_it_at_once_and_the_task_too(places, fo
 def test_a_terminal_that_goes_away_takes_the_command_and_its_task_along(places, folder):
     path, bin_ = places
     os.mkfifo(folder / "pid")
-    words = ["-i", "hosts", "long.yml", "-e", f"out={folder / 'pid'}"]
+    words = ["-i", "hosts", "long-raw.yml", "-e", f"out={folder / 'pid'}"]
     with Terminal(
         *words, cwd=folder, env=environ(folder, path, bin_), program=[str(path / "ansible-playbook")]
     ) as terminal:

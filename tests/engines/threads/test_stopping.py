@@ -266,6 +266,33 @@ def test_cancel_reaches_an_ssh_child(project):
         assert run.wait(SOON).status is forkless.Status.CANCELED
 
 
+def test_a_child_that_is_being_started_is_waited_for_and_ended_before_a_signal_ends_the_command():
+    stopped, entered, waited_for, children = interrupt.Interrupt(), threading.Event(), threading.Event(), []
+
+    def start():
+        with interrupt.starting_child():
+            entered.set()
+            assert waited_for.wait(240)
+            children.append(subprocess.Popen(["sleep", "600"], start_new_session=True))
+            stopped.adopt(children[0])
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    assert entered.wait(240)
+    stopped.release(interrupt.WorkerStopped)
+    (registered,) = interrupt._starting
+    wait = registered.wait
+    registered.wait = lambda seconds: waited_for.set() or wait(240)
+    interrupt.wait_for_children()
+    ended = [child.poll() for child in children]
+    waited_for.set()
+    thread.join(240)
+    assert ended == [-signal.SIGTERM]
+    assert not interrupt._starting
+    with interrupt.starting_child():  # as a signal handler on that thread: it does not wait for itself
+        interrupt.wait_for_children()
+
+
 def test_the_end_of_children_is_waited_for_also_while_the_thread_that_sees_to_it_is_about_to_start(monkeypatch):
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     monkeypatch.setattr(interrupt, "GRACE", 0.01)

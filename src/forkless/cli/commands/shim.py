@@ -45,6 +45,8 @@ def main(argv: list[str]) -> int:
 
 def _install(folder: str | None) -> int:
     folder = folder or files.default_folder()
+    if not os.path.isabs(folder):
+        raise SpecError("this user has no home for the shim; name a folder: forkless shim install DIR")
     files.install(folder)
     print(f"the shim is in {folder}; put this line into your shell's profile (~/.profile, ~/.bashrc or ~/.zshrc):")
     print(f'export PATH={shlex.quote(folder)}:"$PATH"')

@@ -126,29 +126,34 @@ FILES = {"ansible": "adhoc.py", "ansible-playbook": "playbook.py", "ansible-cons
 
 
 def say(sentence):
-    """Writes one line to stderr, unless the last such line of this session was the same."""
+    """Writes one line to stderr, unless it was written in this session before."""
     if os.environ.get("FORKLESS_SHIM_QUIET", "0") not in ("", "0") or sys.stderr is None:
         return
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     path = os.path.join(cache, "forkless", "shim-said")
-    line = "forkless shim: %s\n" % sentence
+    session = str(os.getsid(0))
     try:
-        said = "%s %s\n%s" % (os.getsid(0), os.stat("/proc/%s" % os.getsid(0)).st_ctime, line)
+        session += " %s" % os.stat("/proc/" + session).st_ctime  # the number alone is given to another session some day
     except OSError:
-        said = "%s\n%s" % (os.getsid(0), line)
+        pass
+    said = "%s %s\n" % (session, sentence)
+    before = []
     try:
         with open(path) as file:
-            if file.read() == said:
-                return
+            before = file.readlines()
     except (OSError, ValueError):
         pass
+    if said in before:
+        return
     try:
-        sys.stderr.write(line)
+        sys.stderr.write("forkless shim: %s\n" % sentence)
         sys.stderr.flush()
+        if not os.path.isabs(cache):  # an account without a home
+            return
         if not os.path.isdir(os.path.dirname(path)):
             os.makedirs(os.path.dirname(path), 0o700)
         with open(path, "w") as file:
-            file.write(said)
+            file.write("".join(before[-50:]) + said)
     except Exception:  # nobody reads it, or it cannot be kept: stock runs all the same
         pass
 

@@ -40,8 +40,9 @@ _PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # the folder below the
 
 
 def default_folder() -> str:
+    """Below the user's home. It is no absolute path if there is no HOME and the user is not in the system's list of users."""
     data = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
-    return os.path.join(os.path.abspath(data), "forkless", "shim")
+    return os.path.join(data, "forkless", "shim")
 
 
 def _cache_folders() -> Iterator[str]:

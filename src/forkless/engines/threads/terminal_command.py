@@ -35,7 +35,7 @@ class ThreadsControl:
         return [BusyTask(*worker.describe(), now - worker.since) for worker in workers]
 
     def wait_for_children(self) -> None:
-        interrupt.wait_for_ended_groups()
+        interrupt.wait_for_children()
 
 
 _CLASSES = {

@@ -50,10 +50,13 @@ class WarmLocalExecution(WarmExecution):
             _make(above)
             os.mkdir(path, 0o700)
         except OSError:
-            return upstream(remote_user)
-        self.action._cleanup_remote_tmp = True
-        shell.tmpdir = shell.join_path(path, "")
-        return shell.tmpdir
+            pass
+        else:
+            self.action._cleanup_remote_tmp = True
+            shell.tmpdir = shell.join_path(path, "")
+            return shell.tmpdir
+        # Outside of the handler: ansible-core would show the OSError as the cause of the error that it raises.
+        return upstream(remote_user)
 
     def fixup_perms2(
         self, upstream: Upstream, remote_paths: Sequence[str], remote_user: str | None = None, execute: bool = True

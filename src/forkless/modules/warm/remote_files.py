@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forkless.modules.ansible_types import Upstream
+    from forkless.modules.warm.interpreter import WarmInterpreter
 
 __all__ = ["WarmRemoteExecution"]
 
@@ -144,12 +145,16 @@ class WarmRemoteExecution(WarmExecution):
         ):
             return upstream(tmp_path, force)
         remote_temp_dir.drop()
-        if remote_temp_dir.made:
-            try:
-                if remote_temp_dir.interpreter is None:
-                    return upstream(tmp_path, force)
-                remote_temp_dir.interpreter.request({"remove": path}, interrupt=self.interrupt)
-            except (NotStartedError, InterpreterLostError):
-                return upstream(tmp_path, force)
+        if remote_temp_dir.made and not self._removed(remote_temp_dir.interpreter, path):
+            return upstream(tmp_path, force)
         shell.tmpdir = None
         return None
+
+    def _removed(self, interpreter: WarmInterpreter | None, path: str) -> bool:
+        if interpreter is None:
+            return False
+        try:
+            interpreter.request({"remove": path}, interrupt=self.interrupt)
+        except (NotStartedError, InterpreterLostError):
+            return False
+        return True

@@ -12,6 +12,7 @@ from typing import Any
 from forkless.core.process_tree import start_time
 from forkless.engines.threads import context
 from forkless.engines.threads.patches.worker_view import WorkerView
+from forkless.engines.threads.workers.interrupt import starting_child
 from forkless.modules import live_command
 
 __all__ = ["WorkerPopen", "subprocess_view"]
@@ -43,7 +44,7 @@ class WorkerPopen(subprocess.Popen):  # type: ignore[type-arg]
         if interrupt is None:
             super().__init__(*args, **kwargs)
             return
-        with interrupt.shielded():
+        with interrupt.shielded(), starting_child():
             super().__init__(*args, **kwargs)
             self.born = start_time(self.pid)
             interrupt.adopt(self)

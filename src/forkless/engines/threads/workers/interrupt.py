@@ -25,7 +25,7 @@ from forkless.engines.threads.workers.unblock import unblock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Interrupt", "WorkerStopped", "wait_for_ended_groups"]
+__all__ = ["Interrupt", "WorkerStopped", "starting_child", "wait_for_children", "wait_for_ended_groups"]
 
 GRACE = 5.0
 
@@ -359,6 +359,22 @@ def end_groups(children: Sequence[_Child]) -> None:
         _in_thread(functools.partial(_see_to_the_end, alive), "forkless-end")
 
 
+# One event for each child that is being started, with the thread that starts it.
+_starting: dict[threading.Event, int] = {}
+
+
+@contextlib.contextmanager
+def starting_child() -> Iterator[None]:
+    """For the length of the block the calling thread starts a child and registers it: until then only this thread can end it."""
+    registered = threading.Event()
+    _starting[registered] = threading.get_ident()
+    try:
+        yield
+    finally:
+        del _starting[registered]
+        registered.set()
+
+
 # One event for each ending in progress. Events instead of threads, because a thread that has not started cannot be joined.
 _ending: set[threading.Event] = set()
 
@@ -404,6 +420,18 @@ def _see_to_the_end(children: list[_Child]) -> None:
         # The worker that would have reaped the child may have ended; no zombie may be left.
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(max(0.0, deadline - time.monotonic()))
+
+
+def wait_for_children() -> None:
+    """
+    Wait until no child is being started and all endings in progress are done, at most GRACE seconds each. Called on a signal that ends
+    the process, after the interrupt: a child whose thread has not registered it yet would outlive the process.
+    """
+    deadline = time.monotonic() + GRACE
+    for registered, starter in tuple(_starting.items()):
+        if starter != threading.get_ident():  # a signal handler may have interrupted the start of a child
+            registered.wait(max(0.0, deadline - time.monotonic()))
+    wait_for_ended_groups()
 
 
 def wait_for_ended_groups() -> None:
