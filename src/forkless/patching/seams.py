@@ -150,19 +150,17 @@ def _go_on_anyway() -> bool:
 def check(seams: Sequence[Seam]) -> None:
     """
     Raise SeamError for an ansible-core that is unknown, or that differs where it must not, and UnsupportedError for one that is too old, or
-    that does not support this Python. Must be called while no seam is installed.
+    that does not support this Python, unless FORKLESS_ALLOW_UNKNOWN is set. Must be called while no seam is installed.
     """
-    full = version()
-    if _go_on_anyway():
-        return
+    full, anyway = version(), _go_on_anyway()
     sentence = versions.unsupported(sys.version_info[:2], full)
-    if sentence is not None:
+    if sentence is not None and not anyway:
         raise UnsupportedError(f"{sentence}, or set FORKLESS_ALLOW_UNKNOWN=1 to go on anyway")
-    if minor(full) not in KNOWN:
+    if minor(full) not in KNOWN and not anyway:
         raise SeamError(full, moved(seams, full))
     found = states(seams, full, quick=True)
     refused = [str(one) for one in found if one.state is State.MOVED]
-    if refused:
+    if refused and not anyway:
         raise SeamError(full, refused, known=True)
     _left_out[_of_this_ansible_core(seams, full)] = _not_installed(found)
 
