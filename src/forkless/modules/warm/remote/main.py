@@ -343,7 +343,8 @@ class RemoteServer:
             self.say(b"N", number, str(error).encode())
             return
         if order["one_stream"] and sys.version_info >= (3, 13):
-            importlib.import_module("_colorize")  # once for all modules: it takes longer than a small module
+            with contextlib.suppress(ImportError):  # it is CPython's own
+                importlib.import_module("_colorize")  # once for all modules: it takes longer than a small module
         ends: list[int] = []
         try:
             ends += os.pipe()
