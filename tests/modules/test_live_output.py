@@ -21,6 +21,7 @@ from forkless.engines.threads import output_queue
 from forkless.engines.threads.patches import callbacks
 from forkless.engines.threads.workers import result_queue
 from forkless.modules import TaskOutput
+from forkless.modules.live_output import TimedOutput
 from forkless.modules.warm.remote import child, live_output, main
 from forkless.runs import artifacts
 
@@ -72,6 +73,21 @@ def test_lines_come_while_the_task_runs(tmp_path, mode):
     start = next(one for one in seen if one.event == "runner_on_start")
     assert first.event_data["task_uuid"] == start.event_data["task_uuid"] == first.parent_uuid
     assert [one.event for one in seen].index("runner_on_ok") > max(seen.index(one) for one in outputs(seen))
+
+
+@pytest.mark.parametrize("mode", ["auto", "in-process"])
+def test_a_progress_bar_is_seen_while_it_is_drawn(tmp_path, mode):
+    for action in ("shell", "raw"):
+        gate = tmp_path / action
+        script = f"printf 'begin\\n\\r10%%'; while [ ! -e {gate} ]; do sleep 0.05; done; printf '\\r100%%\\n'"
+        run = started(tmp_path, [{action: script}], modules=mode)
+        seen = []
+        for event in run.events():
+            seen.append(event)
+            if "10%" in "\n".join(texts(seen)):
+                gate.touch()  # without its output the task would wait for this until the run's time is over
+        assert run.wait().rc == 0
+        assert "\n".join(texts(seen)).split("\n") == ["begin", "10%", "100%"]
 
 
 def waiting_task(how, gate):
@@ -380,6 +396,69 @@ def test_a_line_without_an_end_takes_bounded_room():
     assert [len(one) for one in text.split(b"\n")] == [live_output.LONGEST + len("…".encode()), 4]
     assert dropped == 0
     assert text.endswith(b"next")
+
+
+def test_a_progress_bar_is_told_once_a_second_and_not_again_by_its_end():
+    lines = live_output.OutputLines()
+    lines.feed(b"o", b"\r10%")
+    assert lines.due == 0.0
+    assert lines.take(100.0) == [(b"o", 0, b"10%")]
+    assert lines.due is None
+    lines.feed(b"o", b"\r20%\r30%")
+    assert lines.due == 101.0
+    lines.feed(b"e", b"a line\n")  # does not wait for the bar
+    assert lines.due == 100.1
+    assert lines.take(100.5) == [(b"e", 0, b"a line")]
+    assert lines.take(101.0) == [(b"o", 0, b"30%")]
+    lines.feed(b"o", b"\n\r40%\r50%\n")  # the end of the bar that was told, and another one as a whole
+    assert lines.take(103.0) == [(b"o", 0, b"\r40%\r50%")]
+    lines.feed(b"o", b"reading 5%\r")
+    assert lines.take(105.0) == [(b"o", 0, b"reading 5%")]
+    lines.feed(b"o", b"reading 9%\r")
+    lines.end(b"o")
+    assert lines.take(106.0) == [(b"o", 0, b"reading 9%")]
+    lines.feed(b"o", b"divided\r")  # it may also be the end of a line of a terminal
+    assert lines.take(108.0) == [(b"o", 0, b"divided")]
+    lines.feed(b"o", b"\nnext\r\n")
+    assert lines.take(110.0) == [(b"o", 0, b"next\r")]
+
+
+def test_a_line_does_not_wait_for_the_time_of_a_bar():
+    told = []
+    timed = TimedOutput(types.SimpleNamespace(tell=lambda stream, text, dropped: told.append(text)))
+    timed.write(b"o", b"\r1%")
+    timed.write(b"o", b"\r2%")
+    timed.write(b"e", b"a line\n")
+    try:
+        assert b"a line" in told or timed._timer.interval <= live_output.EVERY
+    finally:
+        for stream in (b"o", b"e"):
+            timed.end(stream)
+    assert told == [b"1%", b"2%", b"a line"] or told == [b"1%", b"a line", b"2%"]
+
+
+@pytest.mark.parametrize("size", [7, 1000, 100_000])
+def test_a_bar_that_is_drawn_often_is_told_as_it_is_in_the_end(size):
+    lines = live_output.OutputLines()
+    text = b"".join(b"\r[%d] progress" % number for number in range(2000)) + b"\nafter\n"
+    for at in range(0, len(text), size):
+        lines.feed(b"o", text[at : at + size])
+        assert len(lines._partial[b"o"]) <= live_output.LONGEST
+    ((_, dropped, told),) = lines.take(1.0)
+    bar, after = told.split(b"\n")
+    assert (bar.rpartition(b"\r")[2], after, dropped) == (b"[1999] progress", b"after", 0)
+
+
+def test_the_parts_of_one_long_line_that_are_lost_are_not_counted_as_lines():
+    lines = live_output.OutputLines()
+    lines.feed(b"o", b"x" * 5000)
+    lines.feed(b"o", b"xx", lost=1)
+    lines.feed(b"o", b"xx", lost=1)
+    lines.feed(b"o", b"x\ndone\n", lost=1)
+    assert lines.take(1.0) == [(b"o", 0, b"x" * 4096 + live_output.CUT + b"\ndone")]
+    lines.feed(b"o", b"half", lost=0)
+    lines.feed(b"o", b"of a later line\nlast\n", lost=3)  # the half line, a whole one, and the one whose end is here
+    assert lines.take(2.0) == [(b"o", 3, b"last")]
 
 
 def test_lines_that_wait_are_bounded_however_they_end():

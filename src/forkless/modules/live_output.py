@@ -81,6 +81,7 @@ class TimedOutput:
         self._lines = OutputLines()
         self._lock = threading.Lock()  # guards _lines and _timer; `tell` does not block
         self._timer: threading.Timer | None = None
+        self._timer_at = 0.0
 
     def write(self, stream: bytes, data: bytes) -> None:
         with self._lock:
@@ -99,8 +100,10 @@ class TimedOutput:
         left = due - time.monotonic()
         if left <= 0:
             self._tell()
-        elif self._timer is None:
-            self._timer = threading.Timer(left, self._on_time)
+        elif self._timer is None or due < self._timer_at:  # a line is told earlier than a bar that was waited for
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer, self._timer_at = threading.Timer(left, self._on_time), due
             self._timer.daemon = True
             self._timer.name = "forkless-output-timer"
             with contextlib.suppress(RuntimeError):  # the thread limit is reached: the next output tells it

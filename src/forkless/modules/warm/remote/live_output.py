@@ -26,6 +26,7 @@ LONGEST = 4096  # bytes of one line
 MANY_LINES = 10000
 EVERY_OF_MANY = 1.0
 MOST_LINES_OF_MANY = 20
+BAR_EVERY = 1.0  # seconds between two looks at a line that carriage returns draw anew: a progress bar
 
 # Callers of run_command that ask a program something: facts, and the names of locales. What they hear is no output of the task.
 ASKING = ("ansible.module_utils.facts.", "ansible.module_utils.common.locale")
@@ -103,6 +104,8 @@ class OutputLines:
     """
     Puts lines together and keeps the newest ones until they are taken; counts those that it drops.
 
+    A line that has not ended and that carriage returns draw anew, as progress bars do, is told as it is now, each time as a line.
+
     `due` is the monotonic time from which on `take` should be called, or None. One thread at a time uses it.
     """
 
@@ -111,17 +114,22 @@ class OutputLines:
         self._cutting = {b"o": False, b"e": False}  # the rest of a line that was too long is skipped
         self._lines: dict[bytes, list[bytes]] = {b"o": [], b"e": []}
         self._dropped = {b"o": 0, b"e": 0}
+        self._bar = {b"o": b"", b"e": b""}  # what was told of a line that has not ended
         self._sent = 0
         self._next = 0.0
+        self._next_bar = 0.0
 
     @property
     def due(self) -> float | None:
-        return self._next if any(self._lines.values()) else None
+        if any(self._lines.values()):
+            return self._next
+        return max(self._next, self._next_bar) if any(map(self._new_bar, self._partial)) else None
 
     def feed(self, stream: bytes, data: bytes, lost: int = 0) -> None:
         if lost:  # something is missing before `data`, so its first line is not whole
-            self._partial[stream], self._cutting[stream] = b"", True
-            self._dropped[stream] += lost
+            # A line of which a part was told already, or that was counted when another part of it was lost, is not counted again.
+            self._dropped[stream] += lost - (self._cutting[stream] or bool(self._bar[stream]))
+            self._partial[stream], self._bar[stream], self._cutting[stream] = b"", b"", True
         if self._cutting[stream]:
             _, newline, data = data.partition(b"\n")
             if not newline:
@@ -133,17 +141,35 @@ class OutputLines:
             *new, rest = data.rsplit(b"\n", MOST_LINES + 1)
             if count > MOST_LINES:
                 del new[0]  # everything before the newest lines, in one piece
-                self._dropped[stream] += count - len(new) + len(kept)
+                self._dropped[stream] += count - len(new) + len(kept) - bool(self._bar[stream])
+                self._bar[stream] = b""
                 kept.clear()
             else:
-                new[0] = self._partial[stream] + new[0]
+                self._end_line(stream, new.pop(0))
             self._keep(stream, [one if len(one) <= LONGEST else _cut(one) for one in new])
             self._partial[stream] = rest
         else:
             self._partial[stream] += data
         if len(self._partial[stream]) > LONGEST:
+            self._partial[stream] = _redrawn(self._partial[stream])
+        if len(self._partial[stream]) > LONGEST:
             self._keep(stream, [_cut(self._partial[stream])])
-            self._partial[stream], self._cutting[stream] = b"", True
+            self._partial[stream], self._bar[stream], self._cutting[stream] = b"", b"", True
+
+    def _end_line(self, stream: bytes, end: bytes) -> None:
+        """The line that has begun is over: its last part, which may be empty, is there."""
+        line, told = self._partial[stream] + end, self._bar[stream]
+        self._partial[stream] = self._bar[stream] = b""
+        if told:
+            line = _as_drawn(line)
+        if not told or line != told:
+            self._keep(stream, [line if len(line) <= LONGEST else _cut(line)])
+
+    def _new_bar(self, stream: bytes) -> bytes:
+        """What an unfinished line that is drawn anew shows now; empty if that was told."""
+        partial = self._partial[stream]
+        drawn = _as_drawn(partial) if b"\r" in partial else b""
+        return b"" if drawn == self._bar[stream] else drawn
 
     def _keep(self, stream: bytes, lines: list[bytes]) -> None:
         """Every line comes in here, so that no more than the newest ones wait, however they ended."""
@@ -156,11 +182,18 @@ class OutputLines:
     def end(self, stream: bytes) -> None:
         """The stream has ended: what stands after its last newline is a line."""
         if self._partial[stream]:
-            self._keep(stream, [self._partial[stream]])
-        self._partial[stream], self._cutting[stream] = b"", False
+            self._end_line(stream, b"")
+        self._cutting[stream] = False
 
     def take(self, now: float) -> list[tuple[bytes, int, bytes]]:
         """The lines that wait, as (stream, lines dropped before them, text). The caller has looked at `due`."""
+        if now >= self._next_bar:
+            for stream in self._partial:
+                drawn = self._new_bar(stream)
+                if drawn:
+                    self._keep(stream, [drawn])
+                    self._partial[stream], self._bar[stream] = _redrawn(self._partial[stream]), drawn
+                    self._next_bar = now + BAR_EVERY
         many = self._sent > MANY_LINES
         most = MOST_LINES_OF_MANY if many else MOST_LINES
         self._next = now + (EVERY_OF_MANY if many else EVERY)
@@ -178,8 +211,22 @@ class OutputLines:
         return taken
 
 
+def _as_drawn(line: bytes) -> bytes:
+    """What stands after the last carriage return that something follows."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
+
+
+def _redrawn(line: bytes) -> bytes:
+    """The line without what carriage returns have drawn over; a line without any as it is."""
+    if b"\r" not in line:
+        return line
+    return b"\r" + _as_drawn(line) + (b"\r" if line.endswith(b"\r") else b"")
+
+
 def _cut(line: bytes) -> bytes:
-    return line[:LONGEST] + CUT
+    """A line that is too long; of one that was drawn anew what it showed in the end."""
+    drawn = _as_drawn(line) if b"\r" in line else line
+    return drawn if len(drawn) <= LONGEST else drawn[:LONGEST] + CUT
 
 
 class OutputPipe:
