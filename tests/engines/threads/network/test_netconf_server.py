@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pathlib
 import re
@@ -57,11 +58,14 @@ class NetconfServer:
 
 @pytest.fixture(scope="module", autouse=True)
 def installed():
-    if not (VENV / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
-        # paramiko 4 has no DSS keys, which sshutil imports.
-        subprocess.run([str(VENV / "bin/pip"), "install", "-q", "netconf==2.1.0", "paramiko<4"], check=True)
-        (VENV / "ready").touch()
+    VENV.parent.mkdir(parents=True, exist_ok=True)
+    with open(VENV.parent / "netconf.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # pytest may run the tests of this file in several processes
+        if not (VENV / "ready").exists():
+            subprocess.run([sys.executable, "-m", "venv", "--clear", str(VENV)], check=True)
+            # paramiko 4 has no DSS keys, which sshutil imports.
+            subprocess.run([str(VENV / "bin/pip"), "install", "-q", "netconf==2.1.0", "paramiko<4"], check=True)
+            (VENV / "ready").touch()
 
 
 @pytest.fixture

@@ -95,6 +95,16 @@ def test_a_wrong_secret_fails_the_task_and_not_the_host(project):
     assert "failed to elevate privilege to enable mode" in result.stdout
 
 
+def test_what_a_device_has_to_say_is_shown_with_the_task_that_fails(project):
+    become = (
+        "  become: true\n  become_method: enable\n  vars: {ansible_become_password: wrong}\n  ignore_errors: true\n"
+    )
+    result = project.run(IOS + IOS + become, hosts="locked", verbosity=4)
+    assert "failed to elevate privilege to enable mode" in result.stdout
+    before = result.stdout.partition("failed to elevate privilege to enable mode")[0]
+    assert "updating play_context for connection" in before, result.stdout
+
+
 @pytest.mark.parametrize("ssh_type", TYPES)
 def test_a_command_that_takes_too_long_fails_with_netcommons_words(project, ssh_type):
     project.hosts({"all": {"ansible_network_cli_ssh_type": ssh_type}})

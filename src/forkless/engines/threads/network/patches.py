@@ -75,7 +75,7 @@ def _start(connections: DeviceConnections, play_context: PlaySettings, options: 
             if connections.get(path) is device:
                 raise
             return _start(connections, play_context, options, task_uuid)  # it was closed meanwhile: idle for too long
-    if error is None:
+    if connections.get(path) is not None:  # also after an error: what is left would be shown with the next task
         messages.extend(Connection(path).pop_messages())
     _show(messages, play_context.remote_addr)
     if error is not None:
