@@ -7,6 +7,7 @@ From 2.19 on no test here has the mark `spawns`: the fork guard sees that a run 
 
 from __future__ import annotations
 
+import pathlib
 import threading
 import time
 
@@ -71,8 +72,11 @@ def test_a_line_is_configured_on_the_device_that_lacks_it(project, devices):
 
 def test_a_connection_lasts_a_play_and_ends_with_a_reset(project, devices):
     before = devices.count("r1", "login")
-    project.run(IOS * 3 + "- meta: reset_connection\n" + IOS * 2, hosts="r1")
-    assert devices.count("r1", "login") == before + 2
+    spec = project.spec(IOS * 3 + "- meta: reset_connection\n" + IOS * 2, hosts="r1")
+    play = pathlib.Path(spec["playbook"])
+    play.write_text(play.read_text() + pathlib.Path(project.write(IOS * 2, hosts="r1", name="second.yml")).read_text())
+    assert forkless.run(engine="threads", **spec).rc == 0
+    assert devices.count("r1", "login") == before + 3  # before the reset, after it, and in the second play
     wait_for(lambda: devices.open_sessions() == 0)
 
 
