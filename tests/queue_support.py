@@ -39,10 +39,11 @@ def wait_until(condition, what="it", seconds=PATIENCE):
     return found
 
 
+find_programs = embedded.find_programs
 if os.environ.get("FORKLESS_TEST_POSTGRESQL") == "debian":  # `make faults` tries Debian's as well
     PROGRAMS = max(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[-2]), default=None)
     assert PROGRAMS, "Debian's PostgreSQL is not installed: apt-get install postgresql"
-    embedded.find_programs = lambda: PROGRAMS
+    embedded.find_programs = lambda major="": PROGRAMS
 
 
 @contextlib.contextmanager

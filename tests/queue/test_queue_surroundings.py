@@ -22,9 +22,9 @@ from forkless.core.process_tree import wait_for_end
 from forkless.queue import attempt, database, dispatcher, embedded, event_batches, programs, schedules, secrets
 from forkless.queue import project as projects
 from forkless.queue.attempt import Attempt, AttemptPlace
-from forkless.queue.embedded import EmbeddedServer, find_programs, major_of
+from forkless.queue.embedded import EmbeddedServer, major_of
 from forkless.queue.errors import DatabaseError, QueueError, QueueRequestError
-from queue_support import launch, playbook, wait_until
+from queue_support import find_programs, launch, playbook, wait_until
 
 pytestmark = pytest.mark.spawns
 

@@ -61,12 +61,12 @@ def _clients():
 class Served:
     """A running `forkless serve`, and clients for it."""
 
-    def __init__(self, *arguments, before=(), **environment):
+    def __init__(self, *arguments, before=(), folder=None, **environment):
         self._people, self._kept = {}, []
         self.out = tempfile.NamedTemporaryFile(mode="r+", prefix="fk-serve-", delete=False)
         self.process = subprocess.Popen(
             [*before, sys.executable, "-m", "forkless", "serve", "--port", "0", *arguments],
-            stdout=self.out.fileno(), stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=dict(os.environ) | environment,
+            stdout=self.out.fileno(), stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=dict(os.environ) | environment, cwd=folder,
         )  # fmt: skip
         wait_until(lambda: "Ctrl-C ends" in self.log() or self.process.poll() is not None, "the address")
         found = re.search(r"(http://127\.0\.0\.1:(\d+))/(?:\?token=(\S+))?", self.log())

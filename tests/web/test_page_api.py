@@ -118,6 +118,9 @@ def test_no_page_has_inline_scripts_or_loads_from_elsewhere(page, path):
     for address in re.findall(r'(?:src|href)="([^"]+\.(?:js|css|svg))"', answer.text):
         got = httpx.get(page.address + address, trust_env=False)
         assert (got.status_code, "immutable" in got.headers["cache-control"]) == (200, True)
+        assert address.endswith(".svg") or got.headers["content-encoding"] == "gzip"
+        old = re.sub(r"/static/\w+/", "/static/0123456789abcdef/", address)  # of another version, with other files
+        assert httpx.get(page.address + old, trust_env=False).status_code == 404
 
 
 # -- runs -------------------------------------------------------------------------------------------------------
@@ -195,6 +198,7 @@ def test_a_reader_that_reads_nothing_delays_neither_the_run_nor_others(page):
 def test_the_list_is_sent_again_when_it_changes(page):
     client = page.program()
     with client.stream("GET", "/api/runs/stream") as answer:
+        assert "content-encoding" not in answer.headers  # it would keep messages until there are enough to compress
         told = messages(answer.iter_lines())
         next(told)
         number = start(client)
@@ -363,15 +367,17 @@ def test_a_command_that_cannot_serve_says_why(argv, sentence, code, capsys):
 
 
 def test_alone_it_brings_a_database_and_a_worker_and_takes_them_along(project):
+    """Without any argument, in a folder with playbooks: they can be started from the page."""
     # Not below pytest's folder: as root the database runs as another user, who cannot enter that.
     folder = tempfile.mkdtemp(prefix="forkless-serve-")
     os.chmod(folder, 0o711)
     environment = {"XDG_STATE_HOME": folder, "FORKLESS_DATABASE": ""}
     try:
-        served = Served("--project", str(project), **environment)
+        served = Served(folder=project, **environment)
         with contextlib.ExitStack() as at_end:
             at_end.callback(served.close)
             client = served.program()
+            assert f"It starts playbooks of {project}." in served.log()
             finished(client, start(client, limit="web1"))
             postmaster = os.path.join(folder, "forkless", "postgres", "data", "postmaster.pid")
             assert os.path.exists(postmaster)

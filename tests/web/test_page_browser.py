@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pathlib
 import re
+import zoneinfo
 
 import pytest
 
@@ -18,7 +20,7 @@ AXE = pathlib.Path(__file__).parents[2] / ".cache" / "axe-core" / "axe.min.js"
 
 @pytest.fixture
 def tab(browser, page, request):
-    context = browser.new_context(viewport={"width": 1200, "height": 900}, **getattr(request, "param", {}))
+    context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}} | getattr(request, "param", {}))
     opened = context.new_page()
     opened.set_default_timeout(PATIENCE * 1000)
     opened.errors = []
@@ -54,6 +56,36 @@ def test_a_run_is_started_watched_and_cancelled(tab):
     assert "wait long (long.yml:6): stopped with the run" in tab.locator("#cell").inner_text()
     tab.get_by_role("link", name="Runs").click()
     tab.locator("#rows tr").first.locator(".state", has_text="canceled").wait_for()
+
+
+PHONE = {"viewport": {"width": 375, "height": 740}, "has_touch": True, "is_mobile": True, "timezone_id": "Asia/Tokyo"}
+
+
+@pytest.mark.parametrize("tab", [PHONE], indirect=True)
+def test_on_a_phone_a_run_is_previewed_started_and_cancelled_and_another_reader_sees_it(tab, page):
+    tab.get_by_role("link", name="Start", exact=True).tap()
+    tab.get_by_label("Playbook").select_option("long.yml")
+    tab.get_by_label("Inventory").select_option("hosts.ini")
+    tab.get_by_label("Limit").fill("web*:!web3")
+    tab.get_by_role("button", name="Show the hosts").tap()
+    tab.locator("#hosts", has_text="2 hosts: web1, web2").wait_for()
+    tab.get_by_role("button", name="Start", exact=True).tap()
+    tab.wait_for_url("**/runs/*")
+    tab.locator("#running", has_text="still-at-it").first.wait_for()
+    tab.locator("#connection.live").wait_for()
+    place = tab.get_by_role("heading", level=1).bounding_box()
+    other = tab.context.new_page()
+    other.goto(tab.url)
+    other.locator("#state", has_text="running").wait_for()
+    tab.get_by_role("button", name="Cancel").tap()
+    for reader in (tab, other):
+        reader.locator("#state", has_text="canceled").wait_for()
+    # The connection has ended with the run, and the line that says so is gone without moving what is below.
+    assert tab.locator("#connection").inner_text() == ""
+    assert tab.get_by_role("heading", level=1).bounding_box()["y"] == place["y"]
+    launched = page.program().get(f"/api/runs/{tab.url.rsplit('/', 1)[1]}").json()["created"]
+    there = dt.datetime.fromisoformat(launched).astimezone(zoneinfo.ZoneInfo("Asia/Tokyo"))
+    assert f"{there:%-I:%M:%S}" in tab.locator("#facts").inner_text()  # at the reader's clock
 
 
 def test_an_answer_that_is_older_than_the_end_of_the_run_does_not_hide_it(tab):
@@ -395,8 +427,23 @@ def test_a_job_that_outlives_its_run_is_seen_asked_and_ended_on_its_host(tab, br
     assert (unknown.status_code, "no such job" in unknown.text) == (422, True)
 
 
-def test_the_list_fills_by_itself(tab, page):
+def test_the_list_fills_by_itself_and_moves_nothing_under_the_pointer(tab, page):
     client = page.program()
-    number = client.post("/api/runs", json={"playbook": "site.yml", "inventory": "hosts.ini"}).json()["id"]
-    row = tab.locator("#rows tr", has=tab.locator(f'a[href="/runs/{number}"]'))
-    row.locator(".state", has_text="failed").wait_for()
+
+    def begin():
+        number = client.post("/api/runs", json={"playbook": "site.yml", "inventory": "hosts.ini"}).json()["id"]
+        return number, tab.locator("#rows tr", has=tab.locator(f'a[href="/runs/{number}"]'))
+
+    _, first = begin()
+    first.wait_for()
+    first.hover()
+    place = first.bounding_box()
+    number, second = begin()
+    first.locator(".state", has_text="failed").wait_for()  # what is there is brought up to date
+    wait_until(lambda: client.get(f"/api/runs/{number}").json()["status"] == "failed", "the end of the second run")
+    failed = client.get("/api/runs").json()["counts"]["failed"]
+    tab.locator("#counts", has_text=f"{failed} failed").wait_for()  # the list that has the second run as well
+    assert (first.bounding_box()["y"], second.count()) == (place["y"], 0)
+    tab.mouse.move(5, 5)
+    second.locator(".state", has_text="failed").wait_for()
+    assert first.bounding_box()["y"] > place["y"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from forkless.web.answers import StartRequest
 
-__all__ = ["GitProject", "ProjectFolder"]
+__all__ = ["GitProject", "ProjectFolder", "has_playbooks"]
 
 _SKIPPED = frozenset(
     {
@@ -47,6 +48,27 @@ _FETCH_EVERY = 60.0
 _KEPT_COMMITS = 8
 _PLAY = re.compile(rb"^(?:- |  )\s*(?:hosts|(?:ansible\.builtin\.)?import_playbook)\s*:", re.MULTILINE)
 _INVENTORY_NAMES = re.compile(r"(hosts|inventory)([._-].*)?|.*\.ini|.*inventory\.ya?ml", re.IGNORECASE)
+
+
+def has_playbooks(folder: str) -> bool:
+    """Whether there are playbooks in the folder itself: it is meant as a project then."""
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        return any(
+            one.name.endswith((".yml", ".yaml"))
+            and not one.name.startswith(".")
+            and one.is_file()
+            and _is_playbook(one.path)
+            for one in found
+        )
+    return False
+
+
+def _is_playbook(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return _PLAY.search(file.read(1 << 20)) is not None
+    except OSError:
+        return False
 
 
 class ProjectFolder:
@@ -97,11 +119,7 @@ class ProjectFolder:
         return [path for path in self._files() if path.endswith((".yml", ".yaml")) and self._has_a_play(path)]
 
     def _has_a_play(self, path: str) -> bool:
-        try:
-            with open(os.path.join(self.root, path), "rb") as file:
-                return _PLAY.search(file.read(1 << 20)) is not None
-        except OSError:
-            return False
+        return _is_playbook(os.path.join(self.root, path))
 
     def inventories(self) -> list[str]:
         return [

@@ -28,7 +28,7 @@ from forkless.web.access import Access
 from forkless.web.accounts import Accounts
 from forkless.web.app import PageApp
 from forkless.web.disk_room import DiskRoom
-from forkless.web.project_folder import GitProject, ProjectFolder
+from forkless.web.project_folder import GitProject, ProjectFolder, has_playbooks
 
 try:
     import uvicorn
@@ -121,10 +121,16 @@ def serve(options: PageOptions) -> int:
 def _projects(
     options: PageOptions, told: settings.PageSettings, around: contextlib.ExitStack
 ) -> dict[str, ProjectFolder]:
-    """The project of the command line first, then those of the configuration. Repositories lie in a folder that ends with the server."""
+    """
+    The project of the command line first, then those of the configuration. If neither is given, the current folder, if it has playbooks.
+    Repositories lie in a folder that ends with the server.
+    """
     made = {}
-    if options.project is not None:
-        first = ProjectFolder(options.project)
+    chosen = options.project
+    if chosen is None and options.config is None and has_playbooks(os.curdir):
+        chosen = os.curdir
+    if chosen is not None:
+        first = ProjectFolder(chosen)
         made[first.name] = first
     for name, one in told.projects.items():
         if name in made:
@@ -262,7 +268,11 @@ async def _serve(
         address += f"/?token={access.token}" if access.token else "/"
         ending.told.append(heard)
         try:
-            sys.stdout.write(f"forkless: the page is at\n\n    {address}\n\nCtrl-C ends it.\n")
+            roots = ", ".join(one.root for one in projects.values() if not isinstance(one, GitProject))
+            about = f"It starts playbooks of {roots}. " if roots else ""
+            if not projects:
+                about = "To start playbooks from it, call this in their folder, or with --project DIR. "
+            sys.stdout.write(f"forkless: the page is at\n\n    {address}\n\n{about}Ctrl-C ends it.\n")
             sys.stdout.flush()
             if options.open_browser:
                 import webbrowser

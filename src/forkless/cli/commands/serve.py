@@ -12,7 +12,8 @@ __all__ = ["main", "parser"]
 
 EXAMPLES = """\
 examples:
-  forkless serve --project .                                 start playbooks of this folder, and watch them
+  forkless serve                                             start playbooks of this folder, and watch them
+  forkless serve --project ~/infra                           the same for another folder
   forkless serve --port 9000 --open                          another port; opens the browser
   FORKLESS_DATABASE=postgresql://user@db/forkless forkless serve     the page of a queue that has workers elsewhere
   forkless serve --config /etc/forkless/page.toml            for a team: users and roles, several projects, hooks
@@ -36,7 +37,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="a loopback address (default: 127.0.0.1)")
     made.add_argument("--port", type=int, default=8750, metavar="N", help="0: any free one (default: 8750)")
     made.add_argument("--open", action="store_true", help="open the page in the browser")
-    made.add_argument("--project", metavar="DIR", help="a folder whose playbooks may be started from the page")
+    made.add_argument(
+        "--project",
+        metavar="DIR",
+        help="a folder whose playbooks may be started from the page (default: the current one, if it has playbooks)",
+    )
     made.add_argument(
         "--processes",
         type=int,

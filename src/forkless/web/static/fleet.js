@@ -74,7 +74,7 @@ function steer(one) {
 function fill(id, rows) {
   byId(id).replaceChildren(...rows);
   byId(id).closest(".scroll").hidden = rows.length === 0;
-  if (id === "rows") byId("empty").hidden = rows.length > 0;
+  byId(id === "rows" ? "empty" : "idle").hidden = rows.length > 0;
 }
 
 function next(name, value, address) {

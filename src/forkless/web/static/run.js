@@ -151,7 +151,7 @@ for (const [id, other] of [["by-host", "by-worker"], ["by-worker", "by-host"]]) 
     timeline.byHost = id === "by-host";
     byId(id).setAttribute("aria-pressed", "true");
     byId(other).setAttribute("aria-pressed", "false");
-    byId("span").textContent = !timeline.byHost && timeline.spans.length && !timeline.lanes ? "This run is too long to know its workers here; by host is whole." : "Move over the timeline, or use the arrow keys.";
+    byId("span").textContent = !timeline.byHost && timeline.spans.length && !timeline.lanes ? "This run is too long to know its workers here; by host is whole." : "Point at the timeline, or use the arrow keys.";
     timeline.soon();
   });
 }

@@ -28,10 +28,21 @@ function cells(run) {
   ];
 }
 
+const body = byId("rows");
+let held = null; // the answer that would move rows, while the pointer is over them
+
+// Rows that come or go would move the one that somebody is about to click. Those that are there are brought up to date at once.
+function drawSteady(answer) {
+  const there = new Map(answer.runs.map((run) => [run.id, run]));
+  const moves = answer.runs.some((run) => !rows.has(run.id)) || [...rows.keys()].some((id) => !there.has(id));
+  held = moves && body.matches(":hover") ? answer : null;
+  draw(held ? { ...answer, runs: [...rows].map(([id, row]) => there.get(id) ?? row.run).sort((one, other) => other.id - one.id) } : answer);
+}
+body.addEventListener("pointerleave", () => { if (held) { draw(held); held = null; } });
+
 function draw(answer) {
   heard = performance.now();
   shown = answer;
-  const body = byId("rows");
   const keep = new Set(answer.runs.map((run) => run.id));
   for (const [id, row] of rows) if (!keep.has(id)) { row.element.remove(); rows.delete(id); }
   let before = null;
@@ -70,4 +81,4 @@ setInterval(() => {
 const query = new URLSearchParams(location.search);
 const older = byId("newest");
 if (older) { query.delete("before"); older.href = `/?${query}`; }
-listen(() => `/api/runs/stream${location.search}`, { runs: draw });
+listen(() => `/api/runs/stream${location.search}`, { runs: drawSteady });
