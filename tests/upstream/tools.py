@@ -35,6 +35,7 @@ PACKAGES = (
     "pytest-ansible",
     "pytest",
     "ansible-builder",
+    "ara[server]",
 )
 # The most seconds for one run. The limit is only for hangs.
 PATIENCE = 1800.0
@@ -179,6 +180,18 @@ def lint(folder: pathlib.Path) -> list[str]:
     return ["ansible-lint", "--offline", "--profile", "min", "-c", "/dev/null", "site.yml"]
 
 
+def ara(folder: pathlib.Path) -> list[str]:
+    """No tool that calls the command, but a callback that many have; its records must be complete."""
+    site = project(folder)
+    count = "import json, sys; one, = json.load(sys.stdin); sys.exit((one['status'], one['hosts'], one['tasks'], one['results'])"
+    line = (
+        'export ANSIBLE_CALLBACK_PLUGINS="$(python -m ara.setup.callback_plugins)"\n'
+        f"ansible-playbook -i {folder}/private/inventory/hosts {site} || exit\n"
+        f"ara playbook list -f json | python -c \"{count} != ('completed', 3, 16, 46))\""
+    )
+    return ["sh", "-c", line]
+
+
 def pytest_ansible(folder: pathlib.Path) -> list[str]:
     molecule(folder)
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
@@ -208,6 +221,7 @@ TOOLS = [
     Tool("ansible_runner", "ansible-runner", "ansible_runner.run(); 3 hosts, 16 tasks", runner_from_python),
     Tool("ansible-test", "ansible-core", "integration of a collection with 2 targets", ansible_test),
     Tool("ansible-lint", "ansible-lint", "a project with --syntax-check", lint),
+    Tool("ara", "ara", "ansible-playbook with ARA's callback; 3 hosts, 16 tasks", ara),
     Tool("pytest-ansible", "pytest-ansible", "pytest --molecule, the scenario above", pytest_ansible),
 ]  # fmt: skip
 

@@ -136,6 +136,34 @@ def test_the_shim_answers_as_stock(places, project, tool):
     assert "A value" in ours.stdout
 
 
+# By name: a command that calls `ansible-playbook`, as its caller starts it.
+CALLERS = {
+    # internal/builtin/provisioners/local-exec of Terraform gives the line to a shell, with nothing on stdin and one pipe for both streams.
+    "Terraform, local-exec": ["sh", "-c", "exec 2>&1; ansible-playbook -u root -i 'web1,' -e @login.json -e greeting=hello -c local site.yml"],
+    "a Makefile": ["make", "--no-print-directory", "deploy", "FLAGS=-e greeting=hello"],
+    "Python, without stdin": [
+        "python3", "-c", ("import os, subprocess, sys; os.close(0)\n"
+        "sys.exit(subprocess.run(['ansible-playbook', '-i', 'hosts', 'site.yml'], close_fds=True).returncode)"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_who_calls_it_otherwise_is_answered_as_by_stock(places, project, caller):
+    path, bin_ = places
+    (project / "Makefile").write_text(
+        "deploy: site.yml\n\t@ansible-playbook -i hosts $(FLAGS) $<\n\t@ansible-playbook --syntax-check -i hosts $<\n"
+    )
+    env = environ(project, bin_, ANSIBLE_PYTHON_INTERPRETER="/usr/bin/python3")
+    theirs = call(CALLERS[caller], env, project)
+    ours = call(CALLERS[caller], {**env, "PATH": f"{path}:{env['PATH']}"}, project)
+    assert (ours.returncode, lines(ours.stdout), lines(ours.stderr)) == (
+        theirs.returncode, lines(theirs.stdout), lines(theirs.stderr),
+    )  # fmt: skip
+    assert theirs.returncode == 0, theirs.stdout + theirs.stderr
+    assert "A value" in ours.stdout
+
+
 def test_packer_and_vagrant_find_the_version_where_they_look_for_it(places, project):
     path, bin_ = places
     done = call(["ansible-playbook", "--version"], environ(project, path, bin_), project)
