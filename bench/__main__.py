@@ -6,6 +6,7 @@ python -m bench [NAME ...]: every module of this folder that measures something,
     python -m bench plot docs/performance.json [MORE.json ...] --svg docs/performance.svg   draw what is in the files
     python -m bench table docs/performance.json                                             the same for a terminal or, with --markdown, a page
     python -m bench publish docs/race.json --page docs/performance.md --svg docs/race.svg   the race's table in the page, and its picture
+    python -m bench publish docs/network.json                                               the table of network devices in the page
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ def main(argv: list[str] | None = None) -> None:
         picture = pathlib.Path(options.svg or "docs/performance.svg")
         picture.write_text(_plot.svg(*_results.read(*options.names[1:])))
     elif options.names[:1] == ["publish"]:
-        made, rows = _results.read(*options.names[1:])
-        _publish.publish(made, rows, pathlib.Path(options.page), pathlib.Path(options.svg or "docs/race.svg"))
+        for file in options.names[1:]:
+            made, rows = _results.read(file)
+            _publish.publish(pathlib.Path(file), made, rows, pathlib.Path(options.page), options.svg)
     elif options.names[:1] == ["table"]:
         _, rows = _results.read(*options.names[1:])
         print(_results.markdown(rows) if options.markdown else "\n".join(map(_results.table, rows)))

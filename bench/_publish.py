@@ -1,39 +1,42 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-The race's table in docs/performance.md and the pictures, from the results alone: the same results give the same files.
+The tables of the race and of the network devices in docs/performance.md, and the race's picture, from the results alone: the same
+results give the same files.
 
-The table stands between two comments of the page; everything else there is written by people.
+Each table stands between two comments of the page; everything else there is written by people.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import statistics
 from typing import TYPE_CHECKING
 
 from bench import _plot
 
 if TYPE_CHECKING:
-    import pathlib
-
     from bench._results import Row
 
-BEGIN, END = "<!-- race: made by python -m bench publish -->", "<!-- end of race -->"
-NAMES = ("stock", "Mitogen", "pyinfra", "forkless", "forkless.core.ssh")
-COUNTED = ("round", "kB")  # measures that say themselves what they count
+# The columns of each table, by the name of the file with the results.
+NAMES = {
+    "race": ("stock", "Mitogen", "pyinfra", "forkless", "forkless.core.ssh"),
+    "network": ("stock, libssh", "stock, paramiko", "forkless", "forkless, libssh", "forkless, paramiko", "nornir", "scrapli"),
+}  # fmt: skip
+COUNTED = ("round", "kB", "logins")  # measures that say themselves what they count
 BUSY = 0.5  # so many cores used by others, and wall times say little
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Row], names: tuple[str, ...]) -> str:
     """Every measure of every row, each goal with how far it was missed, and how busy the machine was."""
     lines = [
-        f"| row | measure | {' | '.join(NAMES)} | goals | other load |",
-        f"| --- | --- | {'--- | ' * len(NAMES)}--- | --- |",
+        f"| row | measure | {' | '.join(names)} | goals | other load |",
+        f"| --- | --- | {'--- | ' * len(names)}--- | --- |",
     ]
     for row in rows:
         for measure in row.measures:
             medians = row.medians(measure)
-            cells = [_cell(row, medians, name) for name in NAMES]
+            cells = [_cell(row, medians, name) for name in names]
             load = f"{statistics.median(row.others):.1f} cores" if row.others else "-"
             rounds = max(len(figures) for figures in row.measures[measure].values())
             what = measure if measure.startswith(COUNTED) else f"{measure}, {row.unit}"
@@ -62,17 +65,24 @@ def failures(rows: list[Row]) -> str:
     return "\n".join(f"- `{row.name}`: {name} failed, {why}" for row in rows for name, why in row.failed.items())
 
 
-def publish(made: dict[str, object], rows: list[Row], page: pathlib.Path, svg: pathlib.Path) -> None:
-    """Write the table into the page and the picture beside it."""
+def publish(file: pathlib.Path, made: dict[str, object], rows: list[Row], page: pathlib.Path, svg: str | None) -> None:
+    """Write the table of the rows of `file` into the page and, for the race or if a file for it is named, the picture."""
+    kind = file.stem
+    if kind not in NAMES:
+        raise SystemExit(f"{file} is the result of no bench with a table of its own: {', '.join(NAMES)}.")
+    begin, end = f"<!-- {kind}: made by python -m bench publish -->", f"<!-- end of {kind} -->"
     text = page.read_text()
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise SystemExit(f"{page} has no place for the table: it needs the lines {BEGIN} and {END}, once each.")
-    before, _, rest = text.partition(BEGIN)
-    after = rest.partition(END)[2]
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise SystemExit(f"{page} has no place for the table: it needs the lines {begin} and {end}, once each.")
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
     failed = failures(rows)
-    inner = table(rows) + (f"\n\n{failed}" if failed else "")
-    page.write_text(f"{before}{BEGIN}\n{inner}\n{END}{after}")
-    svg.write_text(_plot.svg(made, [_drawn(row) for row in rows], ("wall", "cpu", "total", "peak")))
+    inner = table(rows, NAMES[kind]) + (f"\n\n{failed}" if failed else "")
+    page.write_text(f"{before}{begin}\n{inner}\n{end}{after}")
+    if svg is None and kind == "race":
+        svg = "docs/race.svg"
+    if svg is not None:
+        pathlib.Path(svg).write_text(_plot.svg(made, [_drawn(row) for row in rows], ("wall", "cpu", "total", "peak")))
 
 
 def _drawn(row: Row) -> Row:

@@ -101,6 +101,32 @@ def test_the_race_is_published_as_a_table_and_a_picture_and_twice_the_same(tmp_p
     assert (page.read_text(), svg.read_text()) == (text, drawn)
 
 
+def test_the_figures_of_network_devices_are_published_beside_the_race_without_a_picture(tmp_path):
+    row = {
+        "name": "network-2",
+        "title": "2 devices",
+        "goals": {"cpu stock, libssh": 20.0, "cpu nornir": 0.5},
+        "measures": {
+            "cpu": {"stock, libssh": [90.0], "forkless": [3.0, 2.0, 4.0], "nornir": [1.0, 1.0, 1.0]},
+            "logins": {"stock, libssh": [2.0], "forkless": [2.0, 2.0, 2.0]},
+        },
+    }
+    file, page = tmp_path / "network.json", tmp_path / "page.md"
+    file.write_text(json.dumps({"shape": 1, "made": {"python": "3"}, "rows": [row]}))
+    race = "<!-- race: made by python -m bench publish -->\n| race |\n<!-- end of race -->\n"
+    begin, end = "<!-- network: made by python -m bench publish -->", "<!-- end of network -->"
+    page.write_text(f"{race}{begin}\n| old |\n{end}\n")
+    bench("publish", str(file), "--page", str(page))
+    text = page.read_text()
+    assert text.startswith(f"{race}{begin}\n| row |")
+    assert (
+        "| `network-2` | cpu, s (3 rounds) | 90 | - | 3 | - | - | 1 | - "
+        "| 30x stock, libssh (goal 20x: met); 0.33x nornir (goal 0.5x: missed by 1.5x) | - |"
+    ) in text
+    assert "| `network-2` | logins (3 rounds) | 2 | - | 2 | - | - | - | - | - | - |" in text
+    assert [one.name for one in tmp_path.iterdir() if one.suffix == ".svg"] == []
+
+
 def test_a_page_without_a_place_for_the_table_is_left_alone(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# Head\n")
