@@ -75,6 +75,14 @@ def fetch_axe(cache: pathlib.Path) -> None:
     fresh.replace(place)
 
 
+def compile_tests() -> None:
+    """Collects the tests once: Python and pytest keep what they compile, and workers that start together would each compile everything."""
+    root = pathlib.Path(__file__).resolve().parent.parent
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "--quiet"]
+    # What cannot be collected is told of by the tests.
+    subprocess.run(collect, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+
 def main() -> int:
     """Holds a lock in the checkout: two `make test` may start at the same moment."""
     cache = pathlib.Path(__file__).resolve().parent.parent / ".cache"
@@ -95,6 +103,7 @@ def prepare() -> int:
     print("setting up the servers that the tests talk to ...", flush=True)
     prepare_jobs.prepare()
     prepare_collections.prepare()
+    compile_tests()
     return 0
 
 
