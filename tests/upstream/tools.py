@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -231,7 +232,7 @@ def install() -> pathlib.Path:
     import importlib.metadata
 
     core = importlib.metadata.version("ansible-core")
-    ready = VENV / f".ready-{core}"
+    ready = VENV / f".ready-{core}-{zlib.crc32(' '.join(PACKAGES).encode()):x}"
     if not ready.exists():
         uv = [sys.executable, "-m", "uv"]
         subprocess.run([*uv, "venv", "-q", "--clear", "--python", sys.executable, str(VENV)], check=True)
