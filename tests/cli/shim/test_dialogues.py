@@ -79,6 +79,24 @@ def test_the_debugger_answers_as_stocks(places, folder):
     assert "skipped=1" in ours[1][-1]  # with the new value the task is left out
 
 
+def test_the_debugger_has_the_terminal_without_the_live_view(places, folder):
+    path, bin_ = places
+    words = ["-i", "hosts", "fails.yml"]
+    with Terminal(
+        *words,
+        cwd=folder,
+        env=environ(folder, path, bin_),
+        program=[str(path / "ansible-playbook")],
+        columns=200,
+        rows=200,
+    ) as terminal:
+        for word in ("p task_vars['number'] + 41", "c"):
+            say(terminal, r"\(debug\)> ?$", f"{word}\n")
+        assert terminal.wait() == 2
+        assert b"\r\x1b[J" in terminal.raw  # there is a live view, which removes itself before it is drawn anew
+        assert "42" in terminal.lines
+
+
 def test_who_quits_the_debugger_ends_the_command_with_stocks_exit_code(places, folder):
     stock, ours = both(
         places, folder, "ansible-playbook", ["-i", "hosts", "fails.yml"], lambda one: say(one, r"\(debug\)> ?$", "q\n")
