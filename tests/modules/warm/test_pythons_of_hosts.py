@@ -61,11 +61,17 @@ def interpreter(minor):
     return None
 
 
+def supported():
+    """The minors of Python that the installed ansible-core supports on hosts."""
+    core = versions.minor_of(importlib.metadata.version("ansible-core"))
+    newest = max(int(python.partition(".")[2]) for python, minor in versions.PAIRS if minor == core)
+    return range(OLDEST[core][1], newest + 1)
+
+
 @pytest.fixture(params=range(8, 16), ids=lambda minor: f"3.{minor}")
 def old(request):
     core = versions.minor_of(importlib.metadata.version("ansible-core"))
-    newest = max(int(python.partition(".")[2]) for python, minor in versions.PAIRS if minor == core)
-    if not OLDEST[core] <= (3, request.param) <= (3, newest):
+    if request.param not in supported():
         pytest.skip(f"ansible-core {core} does not support this Python on hosts")
     path = interpreter(request.param)
     if path is None:
@@ -178,9 +184,9 @@ def last_lines(text):
 
 @pytest.mark.matrix
 def test_where_stock_has_a_terminal_python_colours_tracebacks(tmp_path, monkeypatch):
-    path = next(filter(None, map(interpreter, (15, 14, 13))), None)
+    path = next((path for minor in reversed(supported()) if minor >= 13 and (path := interpreter(minor))), None)
     if path is None:
-        pytest.skip("there is no Python 3.13 or newer here; older ones have no colours")
+        pytest.skip("there is no Python 3.13 or newer for hosts here; older ones have no colours")
     for name in ("NO_COLOR", "FORCE_COLOR", "PYTHON_COLORS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
