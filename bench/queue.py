@@ -2,7 +2,7 @@
 """
 What the queue costs, on an embedded PostgreSQL: launch to first event, runs and events per second, rows and bytes, slices.
 
-    python -m bench.queue [--small] [--only latency,runs,events,waiting,slices,playbook]
+    python -m bench.queue [--small] [--only latency,runs,events,waiting,slices,playbook] [--page docs/performance.md]
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import psycopg
 
 import forkless
 import forkless.queue
+from bench._figures import Figures
 from forkless.queue import event_batches, schema
 from forkless.queue.embedded import EmbeddedServer
 from forkless.queue.worker import WorkerOptions
@@ -44,8 +45,8 @@ TASK_EVENT = {
 class Place:
     """A server, a project and workers, in a folder that is removed."""
 
-    def __init__(self, folder: str, url: str) -> None:
-        self.folder, self.url = folder, url
+    def __init__(self, folder: str, url: str, figures: Figures) -> None:
+        self.folder, self.url, self.figures = folder, url, figures
         self.project = os.path.join(folder, "project")
         os.mkdir(self.project)
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -93,13 +94,13 @@ class Place:
 
 
 @contextlib.contextmanager
-def place() -> Iterator[Place]:
+def place(figures: Figures) -> Iterator[Place]:
     folder = tempfile.mkdtemp(prefix="forkless-bench-")
     os.chmod(folder, 0o711)
     try:
         with EmbeddedServer(os.path.join(folder, "pg")) as server:
             schema.prepare_embedded(server.url)
-            made = Place(folder, server.url)
+            made = Place(folder, server.url, figures)
             try:
                 yield made
             finally:
@@ -109,7 +110,7 @@ def place() -> Iterator[Place]:
 
 
 def latency(at: Place, small: bool) -> None:
-    rounds = 20 if small else 200
+    rounds = 20 if small else 100
     at.start_workers(1)
 
     async def measure() -> list[float]:
@@ -125,14 +126,12 @@ def latency(at: Place, small: bool) -> None:
         return sorted(found)
 
     times = asyncio.run(measure())
-    print(
-        f"launch to first event, 1 warm worker, {rounds} launches: "
-        f"p50 {statistics.median(times) * 1000:.0f} ms, p99 {times[int(len(times) * 0.99)] * 1000:.0f} ms"
-    )
+    p50, p99 = statistics.median(times) * 1000, times[int(len(times) * 0.99)] * 1000
+    at.figures.add(f"launch to first event, 1 warm worker, {rounds} launches", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms")
 
 
 def runs(at: Place, small: bool) -> None:
-    many = 40 if small else 400
+    many = 40 if small else 200
     for workers in (1, 2) if small else (1, 2, 4):
         at.start_workers(workers)
 
@@ -149,7 +148,7 @@ def runs(at: Place, small: bool) -> None:
                 return many / queued, many / (time.perf_counter() - began)
 
         into, through = asyncio.run(measure())
-        print(f"runs of one debug task, {workers} workers: {through:.1f} runs/s ({into:.0f} launches/s)")
+        at.figures.add(f"runs of one debug task, {workers} workers", f"{through:.1f} runs/s ({into:.0f} launches/s)")
 
 
 def _run_ids(at: Place, many: int) -> list[tuple[int, int]]:
@@ -206,9 +205,9 @@ def events(at: Place, small: bool) -> None:
             after = connection.execute(sizes).fetchone()
         assert before is not None
         assert after is not None
-        print(
-            f"{total} events in batches of {size} from {writers} writers: {total / took:.0f} events/s, "
-            f"{after[0] - before[0]} rows, {(after[1] - before[1]) / 1e6:.1f} MB"
+        at.figures.add(
+            f"{total} events in batches of {size} from {writers} writers",
+            f"{total / took:.0f} events/s, {after[0] - before[0]} rows, {(after[1] - before[1]) / 1e6:.1f} MB",
         )
 
 
@@ -235,8 +234,9 @@ def waiting(at: Place, small: bool) -> None:
         connection.execute("UPDATE forkless.run SET status = 'canceled', ended = now(), holds_lock = false")
         connection.execute("DELETE FROM forkless.procrastinate_jobs")
     assert row is not None
-    print(
-        f"{many} waiting runs of one lock: launched in {took:.1f} s, a sweep takes {tick * 1000:.0f} ms, handing the lock on {handed * 1000:.0f} ms"
+    at.figures.add(
+        f"{many} waiting runs of one lock",
+        f"launched in {took:.1f} s, a sweep takes {tick * 1000:.0f} ms, handing the lock on {handed * 1000:.0f} ms",
     )
 
 
@@ -267,8 +267,9 @@ def slices(at: Place, small: bool) -> None:
                 return (record.ended - record.started).total_seconds()
 
         took[many] = min(asyncio.run(measure()) for _ in range(1 if small else 3))
-    print(
-        f"{hosts} hosts x 8 tasks on the controller: one run {took[None]:.1f} s, 2 slices {took[2]:.1f} s: {took[None] / took[2]:.2f}x"
+    at.figures.add(
+        f"{hosts} hosts x 8 tasks on the controller, launched",
+        f"one run {took[None]:.1f} s, 2 slices {took[2]:.1f} s: {took[None] / took[2]:.2f}x",
     )
 
 
@@ -301,9 +302,10 @@ def playbook(at: Place, small: bool) -> None:
             spent[name].append(cpu)
     stock = measure([os.path.join(os.path.dirname(sys.executable), "ansible-playbook")])[0]
     one, sliced = min(took["one"]), min(took["sliced"])
-    print(
-        f"forkless playbook, {hosts} hosts x 8 tasks on the controller: one run {one:.1f} s ({min(spent['one']):.1f} s CPU), --slices 2 "
-        f"{sliced:.1f} s ({min(spent['sliced']):.1f} s CPU): {one / sliced:.2f}x; stock {stock:.1f} s: {stock / sliced:.2f}x"
+    at.figures.add(
+        f"the same with `forkless playbook`, {hosts} hosts",
+        f"one run {one:.1f} s ({min(spent['one']):.1f} s CPU), `--slices 2` {sliced:.1f} s ({min(spent['sliced']):.1f} s CPU): "
+        f"{one / sliced:.2f}x; stock {stock:.1f} s: {stock / sliced:.2f}x",
     )
 
 
@@ -311,12 +313,15 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.queue")
     parser.add_argument("--small", action="store_true", help="a tenth of everything, for a busy machine")
     parser.add_argument("--only", default="latency,runs,events,waiting,slices,playbook")
+    parser.add_argument("--page", type=pathlib.Path, help="put the table into this page of the docs")
     options = parser.parse_args(argv if argv is not None else [])
-    print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} CPUs")
-    with place() as at:
+    figures = Figures("queue", "The queue")
+    with place(figures) as at:
         for name in options.only.split(","):
             parts = {"latency": latency, "runs": runs, "events": events, "waiting": waiting}
             (parts | {"slices": slices, "playbook": playbook})[name](at, options.small)
+    if options.page:
+        figures.publish(options.page)
 
 
 if __name__ == "__main__":

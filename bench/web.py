@@ -3,7 +3,7 @@
 The page: the first page with 10,000 runs, an 800 x 300 run opened, the time from an event to the pixel with few and many readers, and
 what readers cost a run.
 
-    python -m bench.web [--hosts 800 --tasks 300 --runs 10000 --readers 200 --rounds 3]
+    python -m bench.web [--hosts 800 --tasks 300 --runs 10000 --readers 200 --rounds 3] [--page docs/performance.md]
 
 A database and a server of its own; events are made up and stored as a worker stores them. Needs chromium and playwright.
 """
@@ -38,6 +38,8 @@ from forkless.queue import database, event_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from bench._figures import Figures
 
 INSERT = (
     "INSERT INTO forkless.run (status, spec, project, created_by, versions, rc, started, ended, origin, attempt, attempt_counter, counter, lost_after) "
@@ -121,6 +123,7 @@ def measure(
     process: subprocess.Popen[bytes],
     address: str,
     token: str,
+    figures: Figures,
 ) -> None:
     connection.execute(INSERT, ("successful", dt.datetime.now(dt.UTC), asked.runs))
     large = make_large(connection, asked.hosts, asked.tasks)
@@ -137,19 +140,23 @@ def measure(
             page.goto(address + "/")
             page.locator("#rows tr").first.wait_for()
             times.append(time.perf_counter() - begin)
-        print(f"first page with {asked.runs} runs: {statistics.median(times) * 1000:.0f} ms (median of 5)")
+        figures.add(f"first page with {asked.runs} runs", f"{statistics.median(times) * 1000:.0f} ms (median of 5)")
         begin = time.perf_counter()
         page.goto(f"{address}/runs/{large}")
         page.locator("#grid-size", has_text=str(asked.hosts)).wait_for(timeout=600_000)
-        print(f"{asked.hosts} x {asked.tasks} run: grid begins after {time.perf_counter() - begin:.2f} s", end=", ")
+        began = time.perf_counter() - begin
         page.wait_for_function(
             f"Number(document.body.dataset.position) >= {2 * asked.hosts * asked.tasks}", timeout=600_000
         )
-        print(f"is whole after {time.perf_counter() - begin:.2f} s")
+        whole = time.perf_counter() - begin
+        figures.add(
+            f"a run of {asked.hosts} x {asked.tasks} opened",
+            f"grid begins after {began:.2f} s, is whole after {whole:.2f} s",
+        )
         frames = page.evaluate("""async () => { const grid = document.getElementById("grid"); let frames = 0; const end = performance.now() + 2000;
             while (performance.now() < end) { grid.scrollTop = (frames * 37) % 10000; grid.scrollLeft = (frames * 23) % 4000;
             await new Promise(requestAnimationFrame); frames++; } return frames / 2; }""")
-        print(f"scrolling its grid: {frames:.0f} frames/s")
+        figures.add("scrolling its grid", f"{frames:.0f} frames/s")
         for many in (1, asked.readers):
             live = connection.execute(INSERT, ("running", None, 1)).fetchone()[0]
             append(connection, live, 1, [event("runner_on_start", "host0", 1, 1)])
@@ -161,9 +168,8 @@ def measure(
                 found = to_pixel(connection, page, live, 2, 40)
                 grown = (memory(process.pid) - before) * 1024
             each = f", {grown / (many - 1):.0f} KB for each reader" if many > 1 else ""
-            print(
-                f"event to pixel, {many} readers: p50 {found[len(found) // 2] * 1000:.0f} ms, p99 {found[-1] * 1000:.0f} ms{each}"
-            )
+            p50, p99 = found[len(found) // 2] * 1000, found[-1] * 1000
+            figures.add(f"event to pixel, readers: {many}", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms{each}")
         browser.close()
 
 
@@ -225,7 +231,7 @@ def one_run(address: str, token: str, many: int) -> tuple[float, float]:
     return found["seconds"], processor(worker) - before
 
 
-def cost(asked: argparse.Namespace, folder: pathlib.Path) -> None:
+def cost(asked: argparse.Namespace, folder: pathlib.Path, figures: Figures) -> None:
     """A run of 40 hosts and 60 tasks on a worker, with and without readers, in turn."""
     project = folder / "infra"
     project.mkdir()
@@ -244,8 +250,9 @@ def cost(asked: argparse.Namespace, folder: pathlib.Path) -> None:
         [statistics.median(column) for column in zip(*times, strict=True)] for times in found.values()
     )
     for name, was, now in zip(("wall", "processor"), without, with_readers, strict=True):
-        print(
-            f"a run of 40 x 60, {name}: {was:.2f} s without readers, {now:.2f} s with {asked.readers} ({(now / was - 1) * 100:+.1f} %)"
+        figures.add(
+            f"a run of 40 x 60, {name}",
+            f"{was:.2f} s without readers, {now:.2f} s with {asked.readers} ({(now / was - 1) * 100:+.1f} %)",
         )
 
 
@@ -269,11 +276,15 @@ def serving(log: pathlib.Path, *arguments: str) -> Iterator[tuple[subprocess.Pop
         process.wait()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.web")
     for name, default in (("hosts", 800), ("tasks", 300), ("runs", 10_000), ("readers", 200), ("rounds", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    asked = parser.parse_args()
+    parser.add_argument("--page", type=pathlib.Path, help="put the table into this page of the docs")
+    asked = parser.parse_args(argv if argv is not None else [])
+    from bench._figures import Figures  # here: the tests of the page load this file where there is no package `bench`
+
+    figures = Figures("web", "The page")
     folder = tempfile.mkdtemp(prefix="forkless-bench-web-")
     os.chmod(folder, 0o711)  # as root the database runs as another user
     os.environ |= {"XDG_STATE_HOME": folder, "FORKLESS_DATABASE": ""}
@@ -283,11 +294,13 @@ def main() -> None:
                 serving(pathlib.Path(folder) / "serve.log", "--processes", "0") as (process, address, token),
                 psycopg.connect(url, autocommit=True) as connection,
             ):
-                measure(asked, connection, process, address, token)
-            cost(asked, pathlib.Path(folder))
+                measure(asked, connection, process, address, token, figures)
+            cost(asked, pathlib.Path(folder), figures)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    if asked.page:
+        figures.publish(asked.page)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -140,3 +140,24 @@ def test_a_page_without_a_place_for_the_table_is_left_alone(tmp_path):
 def test_results_of_another_shape_are_refused(tmp_path):
     said = bench("table", results(tmp_path / "r.json", "row", [2.0], shape=99), rc=1)
     assert "has shape 99, and this bench reads shape 1" in said
+
+
+FIGURES = """\
+import pathlib, sys
+from bench._figures import Figures
+for speed in ("5 runs/s", "9 runs/s"):
+    figures = Figures("queue", "The queue")
+    figures.add("runs", speed)
+    figures.publish(pathlib.Path(sys.argv[1]))
+"""
+
+
+def test_figures_are_a_table_in_the_page_that_a_later_one_replaces(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Speed\n\n## Where the limit is\n\nHere.\n")
+    done = subprocess.run([sys.executable, "-c", FIGURES, str(page)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\nruns: ") == 2
+    text = page.read_text()
+    assert (text.count("## The queue"), text.count("| runs | 9 runs/s |"), "5 runs/s" in text) == (1, 1, False)
+    assert text.index("9 runs/s") < text.index("## Where the limit is\n\nHere.\n")
