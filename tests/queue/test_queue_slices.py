@@ -343,11 +343,11 @@ WITHOUT_RESULTS = """
 import io, types
 from ansible.executor.task_queue_manager import TaskQueueManager
 from ansible.executor.task_result import _RawTaskResult
-from forkless.cli import slice_process
+from forkless.cli import slice_process, slice_records
 
 _RawTaskResult.as_callback_task_result = None  # nobody may copy a result
 stream = io.StringIO()
-records = slice_process.SliceRecords(stream)
+records = slice_records.SliceRecords(stream)
 callback = slice_process._make_callback(records)
 queue = object.__new__(TaskQueueManager)
 queue._callback_plugins, queue._callback_lock = [callback], __import__("threading").Lock()

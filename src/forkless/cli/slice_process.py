@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from forkless.cli import guarded
 from forkless.cli.ansible_command import run_command
 from forkless.cli.command_view import CommandView
+from forkless.cli.slice_records import COLUMNS, HEADER, TEXT, SliceRecords
 from forkless.core.terminal import TerminalChoices
 
 if TYPE_CHECKING:
@@ -30,53 +30,7 @@ if TYPE_CHECKING:
     from ansible.parsing.dataloader import DataLoader
     from ansible.vars.manager import VariableManager
 
-__all__ = ["HEADER", "RECAP", "TEXT", "SliceRecords", "main"]
-
-# The kinds of records: the name of a play or task, other text, and what happened to each host in the end.
-KINDS = HEADER, TEXT, RECAP = "header", "text", "recap"
-COLUMNS = {"ok": "ok", "changed": "changed", "unreachable": "dark", "failed": "failures", "skipped": "skipped"} | {
-    "rescued": "rescued",
-    "ignored": "ignored",
-}
-"""The columns of Ansible's recap, and the names of their counts in ansible-core."""
-
-
-class SliceRecords:
-    """Takes what Ansible prints to stdout, and writes it in records. Any thread may call it."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-        self._kept: list[str] = []
-
-    def write(self, text: str, /) -> int:
-        with self._lock:
-            self._kept.append(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Does nothing: a record is written when Ansible calls a callback, which tells what the text is about."""
-
-    def isatty(self) -> bool:
-        return False
-
-    def put(self, kind: str) -> None:
-        """Write what Ansible has printed since the last record."""
-        with self._lock:
-            text = "".join(self._kept)
-            self._kept.clear()
-            if text:
-                self._write(kind, text)
-
-    def put_recap(self, counts: dict[str, dict[str, int]]) -> None:
-        """Write the counts of each host, in place of the recap that Ansible has printed."""
-        with self._lock:
-            self._kept.clear()
-            self._write(RECAP, counts)
-
-    def _write(self, kind: str, value: object) -> None:
-        self._stream.write(json.dumps([kind, value]) + "\n")
-        self._stream.flush()
+__all__ = ["main"]
 
 
 class _MethodsWithoutResults(frozenset[str]):

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from typing import TYPE_CHECKING
 
-from forkless.cli import slice_process, terminal_text
+from forkless.cli import slice_records, terminal_text
 from forkless.cli.command_flags import add_slice_flags
 from forkless.core import platform
 from forkless.core.errors import SpecError
@@ -135,10 +135,10 @@ class SlicedOutput:
     def line(self, line: str) -> None:
         """A line that a process has written: a record, or what a plugin printed past Ansible."""
         kind, value = _record(line)
-        if kind == slice_process.RECAP and isinstance(value, dict):
+        if kind == slice_records.RECAP and isinstance(value, dict):
             self._recap.update(value)
         else:
-            self._print(str(value), header=kind == slice_process.HEADER)
+            self._print(str(value), header=kind == slice_records.HEADER)
 
     def event(self, event: dict[str, object]) -> None:
         if event.get("event") == "playbook_on_stats":
@@ -147,7 +147,7 @@ class SlicedOutput:
                 for host in found.get("processed", {}):
                     self._recap[host] = {
                         column: int(found.get(count, {}).get(host, 0))
-                        for column, count in slice_process.COLUMNS.items()
+                        for column, count in slice_records.COLUMNS.items()
                     }
         elif text := str(event.get("stdout") or ""):
             self._print(text + "\n", header=event.get("event") in _HEADERS)
@@ -170,7 +170,7 @@ class SlicedOutput:
             if at_terminal:
                 host = terminal_text.printable(host)  # noqa: PLW2901  # in a queue others have named it
             sys.stdout.write(
-                f"{host:<26} : " + " ".join(f"{name}={counts[name]:<4}" for name in slice_process.COLUMNS) + "\n"
+                f"{host:<26} : " + " ".join(f"{name}={counts[name]:<4}" for name in slice_records.COLUMNS) + "\n"
             )
         sys.stdout.write("\n")
 
@@ -180,9 +180,9 @@ def _record(line: str) -> tuple[str, object]:
         found = json.loads(line)
     except ValueError:
         found = None
-    if isinstance(found, list) and len(found) == 2 and found[0] in slice_process.KINDS:
+    if isinstance(found, list) and len(found) == 2 and found[0] in slice_records.KINDS:
         return found[0], found[1]
-    return slice_process.TEXT, line
+    return slice_records.TEXT, line
 
 
 @contextlib.contextmanager
