@@ -100,10 +100,11 @@ upstream-runner: $(VENV)/.ready  ## ansible-runner's and pexpect's own suites, w
 upstream-network: $(VENV)/.ready  ## unit tests of collections for devices, by stock and by forkless: SUITES="cisco.ios=REPOSITORY@TAG ..."
 	@$(BIN)/python tests/upstream/network_suites.py $(SUITES)
 
-soak: $(VENV)/.ready  ## thousands of spawns, hundreds of runs, under a load built to hang the stock spawn; 200 network devices, 20 times
+soak: $(VENV)/.ready  ## thousands of spawns, hundreds of runs, under a load built to hang the stock spawn; 230 runs cancelled at random moments; 200 network devices, 20 times
 	@$(BIN)/python tests/soak_spawn.py
 	@$(BIN)/python tests/soak_runs.py
 	@$(BIN)/python tests/soak_asyncio.py
+	@$(BIN)/python tests/soak_cancel.py
 	@$(BIN)/python tests/prepare.py
 	@$(BIN)/python tests/soak_devices.py --devices 200 --runs 20
 

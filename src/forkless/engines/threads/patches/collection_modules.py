@@ -24,13 +24,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from forkless.engines.threads import context
-from forkless.engines.threads.patches import stateless_files
+from forkless.engines.threads.patches import inherited_state, stateless_files
 from forkless.engines.threads.patches.core_files import own_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["INSTALLED", "LIBRARIES", "CollectionModule", "PrivateModules", "here", "load_plugin"]
+    from forkless.engines.threads.context import RunContext
+    from forkless.engines.threads.patches.module_places import PluginValue
+    from forkless.engines.threads.workers.worker import Worker
+
+__all__ = ["INSTALLED", "LIBRARIES", "CollectionModule", "PrivateModules", "here", "import_varies", "load_plugin"]
 
 # What the names of a project's libraries in sys.modules begin with; see `project_libraries`.
 LIBRARIES = "_forkless_libraries"
@@ -103,11 +107,16 @@ def _source(path: str, package: str) -> _Source:
         text = file.read()
     code = compile(text, path, "exec", dont_inherit=True)
     if len(text) > _LARGE:
-        findings = stateless_files.Findings(state=[(0, "large file")])
+        findings = stateless_files.Findings(state=[(0, "large file")], varies=True)
     else:
         findings = stateless_files.examine(text, package)
     made = _sources[path] = _Source(stamp, code, findings)
     return made
+
+
+def import_varies(path: str) -> bool:
+    """Whether two imports of the file may leave different values."""
+    return _source(path, "").findings.varies
 
 
 class _Shared:
@@ -216,8 +225,8 @@ class _Loading:
 class PrivateModules:
     """The collection modules that one worker, or a run outside of its workers, has executed. Used by all threads of that worker."""
 
-    def __init__(self) -> None:
-        self.replaced: dict[str, object] = {}
+    def __init__(self, replaced: dict[str, object] | None = None) -> None:
+        self.replaced: dict[str, object] = replaced or {}
         """Entries that plugins put into sys.modules."""
         self._shared = _shared
         self._modules: dict[str, object] = {}
@@ -283,6 +292,10 @@ class PrivateModules:
             exec(source.code, vars(module))  # noqa: S102  # what an import does
             if shared is not None:
                 self._modules[name] = shared.setdefault(name, (source, module))[1]  # another worker may have been first
+            elif self is not _outside:
+                inherited_state.executed(
+                    name, module, functools.partial(_own_module, entry), varies=source.findings.varies
+                )
         except BaseException:  # a stop during the import: a partly executed module must not be found later
             self._modules.pop(name, None)
             raise
@@ -308,11 +321,27 @@ _outside = PrivateModules()
 
 def here() -> PrivateModules:
     """The private modules of the calling thread's worker, or of its run."""
-    home: Any = context.current_worker() or context.current()
+    home = context.current_worker() or context.current()
     if home is None:
         return _outside
     found: PrivateModules | None = home.state.get("modules")
-    return found if found is not None else home.state.setdefault("modules", PrivateModules())
+    return found if found is not None else home.state.setdefault("modules", PrivateModules(_inherited(home)))
+
+
+def _inherited(home: Worker | RunContext) -> dict[str, object]:
+    """Entries that plugins on the run's own thread have put into sys.modules. Modules that they have made are copied, as they were by fork."""
+    above = None if home.worker is None else home.run_context.state.get("modules")
+    found = {} if above is None else dict(above.replaced)
+    for name, module in found.items():
+        if type(module) is types.ModuleType and module.__spec__ is None:
+            found[name] = types.ModuleType(name, module.__doc__)
+            vars(found[name]).update(vars(module))
+    return found
+
+
+def _own_module(entry: CollectionModule) -> PluginValue:
+    """The private module of the calling thread's worker."""
+    return here().load(entry)
 
 
 def load_plugin(name: str, path: str) -> object:

@@ -22,6 +22,7 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 from forkless.engines.threads.patches import (
+    cached_functions,
     collection_modules,
     event_loops,
     exit_functions,
@@ -222,6 +223,7 @@ class _Re(WorkerView):
 VIEWS: dict[str, object] = {
     "atexit": exit_functions.PluginAtexit(atexit),
     "builtins": _Builtins(builtins),
+    "functools": cached_functions.FunctoolsView(functools),
     "importlib": _Importlib(importlib),
     "importlib.util": _Importlib.util,
     "logging": plugin_logging.PluginLogging(logging),

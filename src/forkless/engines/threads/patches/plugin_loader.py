@@ -24,7 +24,13 @@ import warnings
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from forkless.engines.threads import context
-from forkless.engines.threads.patches import collection_modules, plugin_imports, run_state, stdlib_views
+from forkless.engines.threads.patches import (
+    collection_modules,
+    inherited_state,
+    plugin_imports,
+    run_state,
+    stdlib_views,
+)
 from forkless.engines.threads.patches.core_files import own_files
 from forkless.engines.threads.patches.worker_view import WorkerView
 
@@ -146,6 +152,10 @@ def _private(full: str, path: str) -> types.ModuleType:
         raise
     loaded[path] = module
     home.at_end.append(forget)
+    # Of ansible-core's own, only paramiko_ssh has state: connections, which a forked worker could not use, because the threads that serve them were not copied.
+    if not own_files(path):
+        varies = collection_modules.import_varies(path)
+        inherited_state.executed(path, module, functools.partial(_private, full, path), varies=varies)
     return module
 
 

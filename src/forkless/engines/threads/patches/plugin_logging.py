@@ -15,11 +15,13 @@ import contextlib
 import functools
 import importlib
 import logging
+import sys
 import types
 import weakref
 from typing import TYPE_CHECKING
 
 from forkless.engines.threads import context
+from forkless.engines.threads.patches import inherited_state
 from forkless.engines.threads.patches.worker_view import WorkerView
 
 if TYPE_CHECKING:
@@ -158,15 +160,30 @@ class _OwnHandler(logging.Handler):
     def __init__(self, real: logging.Handler, home: Worker | RunContext) -> None:
         # Not the stdlib's __init__: level, filters and formatter are those of the real handler, now and later.
         self.real, self.home = real, home
+        self._file = _file_that_is_imported()
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.__dict__["real"], name)
 
     def handle(self, record: logging.LogRecord) -> bool:
-        return _is_home(self.home) and bool(self.real.handle(record))
+        return self.is_seen() and bool(self.real.handle(record))
+
+    def is_seen(self) -> bool:
+        """Whether it is a handler of the calling thread's worker or run. A worker that has executed the same file has one of its own instead of the run's."""
+        worker = context.current_worker()
+        again = worker is not None and self.home is not worker and inherited_state.has_executed(worker, self._file)
+        return _is_home(self.home) and not again
 
     def flush(self) -> None:
         self.real.flush()
+
+
+def _file_that_is_imported() -> str:
+    """The file whose import has called this function, directly or through others; "" if none has."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return "" if frame is None else frame.f_code.co_filename
 
 
 def _is_home(home: Worker | RunContext) -> bool:
@@ -176,7 +193,7 @@ def _is_home(home: Worker | RunContext) -> bool:
 def _seen(handler: logging.Handler) -> logging.Handler | None:
     """What a plugin on the calling thread sees of a logger's handler: None of one that was added by another worker, or was removed by this one."""
     if isinstance(handler, _OwnHandler):
-        if not _is_home(handler.home):
+        if not handler.is_seen():
             return None
         handler = handler.real
     return None if any(handler in home.state.get(_HIDDEN, ()) for home in _homes()) else handler

@@ -12,8 +12,12 @@ import ast
 import builtins
 import importlib.util
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from forkless.core.syntax_trees import one_at_a_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["Findings", "examine"]
 
@@ -49,6 +53,18 @@ _CALLS = frozenset(
         *(f"builtins.{name}" for name in ("min", "object", "range", "repr", "str", "sum", "tuple")),
     }
 )  # fmt: skip
+# Calls whose result is mutable, and the same for the same arguments.
+_SAME = frozenset(
+    {
+        *(
+            f"builtins.{name}"
+            for name in ("dict", "list", "set", "sorted", "zip", "map", "enumerate", "super", "bytearray")
+        ),
+        *(f"collections.{name}" for name in ("Counter", "OrderedDict", "defaultdict", "deque")),
+        *(f"threading.{name}" for name in ("Condition", "Event", "Lock", "RLock", "local")),
+        "contextvars.ContextVar",
+    }
+)
 _DECORATORS = frozenset(
     {
         "abc.abstractmethod",
@@ -91,13 +107,17 @@ class Findings:
     """Imports that are executed with the file: module, names, and level as in `__import__`."""
     patches: set[str] = field(default_factory=set)
     """Full names of modules whose attributes the file sets."""
+    varies: bool = False
+    """Whether two imports of the file may leave different values: a call at module level may return the time, or a random number."""
 
 
 def examine(source: bytes, package: str = "") -> Findings:
     """Analyze one file. `package` is the package for its relative imports. Raises SyntaxError for invalid source."""
     tree: ast.Module = _parse(source)
     found = Findings()
-    _File(found).visit_body(tree.body)
+    file = _File(found)
+    file.visit_body(tree.body)
+    found.varies = any(file.may_vary(node) for node in _called_by_import(tree))
     imported: dict[str, str] = {}
     stored: list[str] = []
     for node in ast.walk(tree):
@@ -113,6 +133,16 @@ def examine(source: bytes, package: str = "") -> Findings:
             stored.append(node.value.id)
     found.patches = {imported[name] for name in stored if name in imported}
     return found
+
+
+def _called_by_import(node: ast.AST) -> Iterator[ast.Call]:
+    """All calls outside of functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.Call):
+            yield child
+        yield from _called_by_import(child)
 
 
 def _resolved(name: str, level: int, package: str) -> str:
@@ -300,6 +330,13 @@ class _File:
             return all(self._immutable(one) for one in node.elts)
         return isinstance(node, ast.Dict) and all(
             one is not None and self._immutable(one) for one in (*node.keys, *node.values)
+        )
+
+    def may_vary(self, node: ast.Call) -> bool:
+        """Whether two calls with the same arguments may return different values."""
+        function = node.func
+        return self._full(function) not in _CALLS | _SAME and not (
+            isinstance(function, ast.Attribute) and isinstance(function.value, ast.Constant | ast.JoinedStr)
         )
 
     def _call(self, node: ast.Call) -> bool:

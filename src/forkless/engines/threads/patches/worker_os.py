@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 from forkless.engines.threads import context
-from forkless.engines.threads.patches import worker_descriptors, worker_signals, working_directory
+from forkless.engines.threads.patches import inherited_state, worker_descriptors, worker_signals, working_directory
 from forkless.engines.threads.patches.worker_subprocess import WorkerPopen, subprocess_view
 from forkless.engines.threads.patches.worker_view import WorkerView
 
@@ -29,6 +29,7 @@ class RunVariables:
             return None
         if home.environ is None:
             home.environ = dict(os.environ)
+        home.state[inherited_state.ENVIRON] = True
         return home.environ
 
 

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forkless.engines.threads import context
 from forkless.patching.module_view import ModuleView
 
-__all__ = ["WorkerView"]
+if TYPE_CHECKING:
+    from forkless.engines.threads.context import RunContext
+    from forkless.engines.threads.workers.worker import Worker
+
+__all__ = ["WorkerView", "inherit"]
+
+_ASSIGNED = "attributes of views"
 
 
 class WorkerView(ModuleView):
@@ -26,9 +32,15 @@ class WorkerView(ModuleView):
             setattr(self.__dict__["_real"], name, value)
         else:
             # A plugin that replaces a function of the stdlib replaces it for its worker only, not for the program.
-            home.state.setdefault(("attributes", id(self)), {})[name] = value
+            home.state.setdefault(_ASSIGNED, {}).setdefault(id(self), {})[name] = value
 
     def _own_attributes(self) -> dict[str, object]:
         home = context.current_worker() or context.current()
-        found: dict[str, object] = {} if home is None else home.state.get(("attributes", id(self)), {})
+        found: dict[str, object] = {} if home is None else home.state.get(_ASSIGNED, {}).get(id(self), {})
         return found
+
+
+def inherit(run_context: RunContext, worker: Worker) -> None:
+    """Let a worker begin with the assignments that its run's own thread has made; called before it starts."""
+    if _ASSIGNED in run_context.state:
+        worker.state[_ASSIGNED] = {view: dict(names) for view, names in run_context.state[_ASSIGNED].items()}

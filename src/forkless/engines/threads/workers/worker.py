@@ -25,6 +25,7 @@ from forkless.core.thread_stack import stack_as_text
 from forkless.engines.threads import context as thread_context
 from forkless.engines.threads import late_libraries
 from forkless.engines.threads.context import ThreadScope
+from forkless.engines.threads.patches import inherited_state
 from forkless.engines.threads.patches.secret_masker import masked
 from forkless.engines.threads.workers import threads
 from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
@@ -130,6 +131,7 @@ class Worker(ThreadScope):
             _flush_streams()
         self._started = True
         late_libraries.look()
+        inherited_state.take_snapshot(self.run_context, self)
         self.since = time.monotonic()
         self.run_context.workers.add(self)
         self._done.clear()
