@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import csv
 import http.client
 import random
 import socket
@@ -66,6 +67,45 @@ def test_defaults_that_a_plugin_sets_are_those_of_its_worker(project):
     ]
     assert said == [("h1", AS_SET), ("h1", AS_IT_WAS), ("h2", AS_IT_WAS), ("h2", AS_IT_WAS)]
     assert of_program() == before
+
+
+# As community.general's filter from_csv does: a dialect from the arguments under a fixed name, then everything by that name.
+CSV = """
+import csv, io
+from ansible.plugins.lookup import LookupBase
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        before = "custom" in csv.list_dialects()
+        csv.register_dialect("custom", "excel", delimiter=terms[0])
+        text = io.StringIO()
+        csv.DictWriter(text, ["a", "b"], dialect="custom", lineterminator="").writerow({"a": 1, "b": 2})
+        read = [list(csv.DictReader(["a|b;c", "1|2;3"], dialect="custom")), list(csv.reader(["1|2;3"], "custom"))]
+        named = [csv.get_dialect("custom").delimiter, "custom" in csv.list_dialects()]
+        csv.register_dialect("derived", "custom", quotechar="q")
+        named.append(csv.get_dialect("derived").delimiter)
+        csv.unregister_dialect("excel-tab")
+        for gone in (csv.get_dialect, csv.unregister_dialect, lambda name: csv.reader([], name)):
+            try:
+                gone("excel-tab")
+            except csv.Error as error:
+                named.append(str(error))
+        return [[before, text.getvalue(), read, named]]
+"""
+
+
+def test_dialects_of_csv_that_a_plugin_registers_are_those_of_its_worker(project):
+    project.write("lookup_plugins/reads.py", CSV)
+    before = csv.list_dialects()
+    task = "- debug: {msg: \"{{ lookup('reads', '|' if inventory_hostname == 'h1' else ';') }}\"}\n"
+    result = project.run(task, limit="h1,h2", head="serial: 1")
+    assert result.rc == 0, result.stdout
+    gone = ["unknown dialect"] * 3
+    bars = [False, "1|2", [[{"a": "1", "b;c": "2;3"}], [["1", "2;3"]]], ["|", True, "|", *gone]]
+    semicolons = [False, "1;2", [[{"a|b": "1|2", "c": "3"}], [["1|2", "3"]]], [";", True, ";", *gone]]
+    assert [one.event_data["res"]["msg"] for one in result.events if one.event == "runner_on_ok"] == [bars, semicolons]
+    assert csv.list_dialects() == before
+    assert csv.get_dialect("excel-tab").delimiter == "\t"
 
 
 def test_a_plugin_may_set_back_what_it_found(project):

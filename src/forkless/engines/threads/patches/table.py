@@ -16,6 +16,7 @@ from forkless.engines.threads.network import patches as network
 from forkless.engines.threads.patches import (
     collection_modules,
     command_line,
+    csv_dialects,
     file_locks,
     plugin_loader,
     plugin_logging,
@@ -426,6 +427,17 @@ SEAMS: tuple[Seam, ...] = (
         )
         for _ in range(importlib.util.find_spec("_ssl") is not None)  # a Python may be built without OpenSSL
     ),
+    Seam(
+        "csv:register_dialect",
+        "a host's text would be read by the delimiter that a plugin registered for another",
+        csv_dialects.register_dialect,
+        late=True,
+    ),
+    Seam("csv:unregister_dialect", "as above", csv_dialects.unregister_dialect, late=True),
+    Seam("csv:get_dialect", "as above", csv_dialects.get_dialect, late=True),
+    Seam("csv:list_dialects", "as above", csv_dialects.list_dialects, late=True),
+    Seam("csv:reader", "as above", csv_dialects.read_or_write, late=True),
+    Seam("csv:writer", "as above", csv_dialects.read_or_write, late=True),
     Seam(
         "logging:Logger.getEffectiveLevel",
         "a level that a plugin sets is not that of the program",
