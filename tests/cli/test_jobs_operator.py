@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an operator needs at night, with real jobs: one play starts them, and every test asks about them from a shell."""
+"""What an operator needs at night, with real jobs: one play starts them, and every test asks about them, from a shell or in this process."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import threading
 import pytest
 
 from forkless import jobs
+from forkless.cli.commands import jobs as jobs_command
 from forkless.jobs import Key
 from jobs_controller import Controller, role, start, until
 
@@ -101,6 +102,21 @@ def shell(controller, *arguments, inventory="local.ini", **more):
     )  # fmt: skip
 
 
+@pytest.fixture
+def here(running, monkeypatch, capsys):
+    """Calls the command in this process, which needs a fifth of the processor time, as a shell would in the controller's folder."""
+
+    def call(*arguments, inventory="local.ini", environ=None):
+        with monkeypatch.context() as surroundings:
+            surroundings.chdir(running.folder)
+            for name, value in running.environ(**(environ or {})).items():
+                surroundings.setenv(name, value)
+            code = jobs_command.main([*arguments, "-i", inventory])
+        return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
+
+    return call
+
+
 def test_list_tells_what_has_become_of_every_job_and_a_host_that_is_down_hides_none(running):
     done = shell(running, "list", "--timeout", "240", "--format", "json")
     assert done.returncode == 0, done
@@ -162,14 +178,14 @@ def receiver():
         thread.join()
 
 
-def test_wait_takes_several_jobs_and_says_by_its_exit_code_how_they_ended(running, receiver):
-    one = shell(running, "wait", "quick", "bad", "--host", "here")
+def test_wait_takes_several_jobs_and_says_by_its_exit_code_how_they_ended(running, here, receiver):
+    one = here("wait", "quick", "bad", "--host", "here")
     assert (one.returncode, sorted(one.stdout.splitlines())) == (
         1,
         ["bad on here: failed (rc 7)", "quick on here: done (rc 0)"],
     )
-    worse = shell(
-        running, "wait", "quick", "dead", "--format", "json", "--notify", receiver,
+    worse = here(
+        "wait", "quick", "dead", "--format", "json", "--notify", receiver,
         environ={"FORKLESS_NOTIFY_SECRET": "s3cret"},
     )  # fmt: skip
     assert worse.returncode == 4, worse
@@ -182,8 +198,8 @@ def test_wait_takes_several_jobs_and_says_by_its_exit_code_how_they_ended(runnin
         ("dead", "dead"),
     ]
     assert json.loads(again)["exit_code"] == 4
-    assert shell(running, "wait", "steady", "late", "--any").returncode == 5
-    missing = shell(running, "wait", "steady", "nothing")
+    assert here("wait", "steady", "late", "--any").returncode == 5
+    missing = here("wait", "steady", "nothing")
     assert missing.returncode == 2
     assert "there is no job 'nothing'" in missing.stderr
 
@@ -208,49 +224,49 @@ def test_logs_follow_a_running_job_to_its_end_and_tail_begins_near_it(running):
     assert (follower.returncode, out, err) == (0, "last ü".encode(), b"")
 
 
-def test_a_job_that_is_only_claimed_is_read_and_ended_by_its_folder_on_the_host(running):
+def test_a_job_that_is_only_claimed_is_read_and_ended_by_its_folder_on_the_host(running, here):
     def asleep():
         return [pid for pid in running.processes("663") if comm(pid) == "sleep"]
 
     [sleeper] = until(asleep, what="the job")
-    read = shell(running, "logs", "orphan")
+    read = here("logs", "orphan")
     assert (read.returncode, read.stdout) == (0, "nobody saved me\n")
-    dry = shell(running, "kill", "orphan", "--dry-run")
+    dry = here("kill", "orphan", "--dry-run")
     assert dry.returncode == 0, dry
     assert f"would be signalled: {sleeper}; nothing was changed." in dry.stdout
     assert asleep() == [sleeper]
-    killed = shell(running, "kill", "orphan")
+    killed = here("kill", "orphan")
     assert killed.returncode == 0, killed
     assert f"before: running; signalled: {sleeper}" in killed.stdout
     assert "orphan on here: killed" in killed.stdout
     assert not asleep()
 
 
-def test_forget_takes_the_record_of_a_job_that_is_over_and_dry_runs_change_nothing(running):
+def test_forget_takes_the_record_of_a_job_that_is_over_and_dry_runs_change_nothing(running, here):
     state = running.folder / ".ansible_async_state"
 
     def everything():
         return {str(path): path.read_bytes() for path in state.rglob("*") if path.is_file()}
 
     before = everything()
-    dry = shell(running, "cleanup", "--host", "here", "--dry-run", "--format", "json")
+    dry = here("cleanup", "--host", "here", "--dry-run", "--format", "json")
     assert {"quick", "bad", "late", "dead"} <= {job["job_name"] for job in json.loads(dry.stdout)["removed"]}
-    both = shell(running, "forget", "steady", "late", "--dry-run")
+    both = here("forget", "steady", "late", "--dry-run")
     assert both.returncode == 1
     assert [line.split()[:4] for line in both.stdout.splitlines()[1:]] == [
         ["here", "steady", "running", "kept:"], ["here", "late", "timed_out", "would"],
     ]  # fmt: skip
-    unreachable = shell(running, "forget", "far")
+    unreachable = here("forget", "far")
     assert unreachable.returncode == 3
     assert "it is not known whether the job runs" in unreachable.stdout
     assert everything() == before
     registry = jobs.JobRegistry(jobs.open_store(f"file:{state}"))
     late = registry.find(Key("here", "late"))
-    assert shell(running, "forget", "late").returncode == 0
+    assert here("forget", "late").returncode == 0
     assert registry.find(Key("here", "late")) is None
     assert os.path.exists(os.path.join(late.async_dir, late.ansible_job_id))  # the record only
     # With --force no host is asked.
-    assert shell(running, "forget", "far", "--force", inventory="nothing.ini").returncode == 0
+    assert here("forget", "far", "--force", inventory="nothing.ini").returncode == 0
     registry.save(Key("down", "far"), "j2.2")
     registry.save(Key("here", "late"), late.ansible_job_id, async_dir=late.async_dir, process=late.process)
 
