@@ -108,6 +108,31 @@ def test_dialects_of_csv_that_a_plugin_registers_are_those_of_its_worker(project
     assert csv.get_dialect("excel-tab").delimiter == "\t"
 
 
+def test_arguments_that_a_plugin_writes_into_argv_are_those_of_its_worker(project):
+    """And its parsers read them: a plugin may call a command's main()."""
+    project.write("lookup_plugins/parses.py", """
+        import argparse, optparse, sys
+        from ansible.plugins.lookup import LookupBase
+        class LookupModule(LookupBase):
+            def run(self, terms, variables=None, **kwargs):
+                found = "--host" in sys.argv
+                if terms[0] == "h1":
+                    sys.argv[1:] = ["--host", terms[0]]
+                else:
+                    sys.argv = ["command", "--host", terms[0]]
+                new, old = argparse.ArgumentParser(), optparse.OptionParser()
+                new.add_argument("--host")
+                old.add_option("--host")
+                return [[found, new.parse_args().host, old.parse_args()[0].host]]
+    """)  # fmt: skip
+    before = list(sys.argv)
+    result = project.run(
+        "- debug: {msg: \"{{ lookup('parses', inventory_hostname) }}\"}\n", limit="h1,h2", head="serial: 1"
+    )
+    assert messages(result) == {"h1": [False, "h1", "h1"], "h2": [False, "h2", "h2"]}, result.stdout
+    assert sys.argv == before
+
+
 def test_a_plugin_may_set_back_what_it_found(project):
     project.write("lookup_plugins/back.py", """
         import http.client, ssl

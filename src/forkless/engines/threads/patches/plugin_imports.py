@@ -206,6 +206,14 @@ class _PluginSys(stdlib_views._SysView):
     getrecursionlimit = staticmethod(process_wide.recursion_limit)
 
     @property
+    def argv(self) -> list[str]:
+        return process_wide.argv()
+
+    @argv.setter
+    def argv(self, value: list[str]) -> None:
+        process_wide.set_argv(value)
+
+    @property
     def path(self) -> list[str]:
         return project_libraries.path()
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Random numbers and the recursion limit, which Python has once for a process, as a plugin's code sees them.
+Random numbers, the recursion limit and sys.argv, which Python has once for a process, as a plugin's code sees them.
 
 A forked worker had its own: Python seeds the generator anew after a fork. Here a plugin that calls `random.seed` does so for its worker only, so that the
 numbers that follow are the same in every run, and nobody else's become predictable. The recursion limit cannot be a thread's own: while a plugin
-wants a higher one, all threads have it; a lower one than the program's is not set.
+wants a higher one, all threads have it; a lower one than the program's is not set. A plugin that calls a command's `main()` writes its arguments into
+sys.argv: the list is its worker's, and argparse and optparse read that one.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from forkless.engines.threads import context
 from forkless.engines.threads.patches.worker_view import WorkerView
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable
 
     from forkless.engines.threads.context import RunContext
     from forkless.engines.threads.workers.worker import Worker
 
-__all__ = ["RandomView", "recursion_limit", "set_recursion_limit"]
+__all__ = ["RandomView", "argv", "recursion_limit", "set_argv", "set_recursion_limit", "sys_of_parser"]
 
-_GENERATOR, _LIMIT = "random numbers", "recursion limit"
+_ARGV, _GENERATOR, _LIMIT = "sys.argv", "random numbers", "recursion limit"
 # The functions of the module that are methods of its generator.
 _METHODS = frozenset(
     name
@@ -63,6 +65,37 @@ def _method(name: str) -> Callable[..., object]:
         return found(*args, **kwargs)
 
     return method
+
+
+def argv() -> list[str]:
+    """The `sys.argv` of a plugin: at first a copy of its run's, which has one of the program's."""
+    worker, run = context.current_worker(), context.current()
+    home = worker or run
+    if home is None:
+        return sys.argv
+    if _ARGV not in home.state:
+        home.state[_ARGV] = list(sys.argv if run is None else run.state.get(_ARGV, sys.argv))
+    own: list[str] = home.state[_ARGV]
+    return own
+
+
+def set_argv(value: list[str]) -> None:
+    home = _home()
+    if home is None:
+        sys.argv = value
+    else:
+        home.state[_ARGV] = value
+
+
+class _ParserSys(WorkerView):
+    @property
+    def argv(self) -> list[str]:
+        return argv()
+
+
+def sys_of_parser(original: types.ModuleType, _site: str) -> object:
+    """The `sys` of argparse and optparse, which parse sys.argv if they are given no arguments."""
+    return _ParserSys(original)
 
 
 _lock = threading.Lock()

@@ -22,6 +22,7 @@ from forkless.engines.threads.patches import (
     plugin_logging,
     plugin_threads,
     process_defaults,
+    process_wide,
     prompts,
     run_state,
     secret_masker,
@@ -427,6 +428,8 @@ SEAMS: tuple[Seam, ...] = (
         )
         for _ in range(importlib.util.find_spec("_ssl") is not None)  # a Python may be built without OpenSSL
     ),
+    Seam("argparse:_sys", "a plugin's arguments in sys.argv are not those of the program", process_wide.sys_of_parser),
+    Seam("optparse:sys", "as above", process_wide.sys_of_parser, late=True),
     Seam(
         "csv:register_dialect",
         "a host's text would be read by the delimiter that a plugin registered for another",
