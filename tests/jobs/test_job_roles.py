@@ -9,6 +9,7 @@ import pathlib
 import pwd
 import subprocess
 import sys
+import uuid
 
 import pytest
 
@@ -173,12 +174,14 @@ def test_no_host_is_asked_about_a_job_of_another_one(controller):
 
 def test_where_home_is_not_the_passwd_home_the_job_is_found_all_the_same(controller):
     """Without the folder that load gives out, Ansible does not find its own job here."""
+    # The home is the user's own: what a killed test left there must not be this one's.
+    homeless = f"homeless-{uuid.uuid4().hex[:8]}"
     inventory = controller.folder / "home.ini"
     inventory.write_text(f"here ansible_connection=local ansible_python_interpreter={sys.executable}\n")
     said = controller.tasks(
-        role("async_job_load", job_name="homeless"),
+        role("async_job_load", job_name=homeless),
         {**start("sleep 632"), "vars": {"ansible_async_dir": "{{ async_job_load_async_dir }}"}},
-        role("async_job_save", job_name="homeless", ansible_job_id="{{ started.ansible_job_id }}"),
+        role("async_job_save", job_name=homeless, ansible_job_id="{{ started.ansible_job_id }}"),
         {"ansible.builtin.async_status": {"jid": "{{ started.ansible_job_id }}"}, "register": "told",
          "vars": {"ansible_async_dir": "{{ async_job_load_async_dir }}"}},
         start("sleep 633", "plain"),
@@ -199,7 +202,7 @@ def test_where_home_is_not_the_passwd_home_the_job_is_found_all_the_same(control
         assert said["async_job_status_state"] == "running"
     finally:
         controller.tasks(
-            role("async_job_kill", job_name="homeless", grace=1), role("async_job_kill", job_name="plain", grace=1),
+            role("async_job_kill", job_name=homeless, grace=1), role("async_job_kill", job_name="plain", grace=1),
             role("async_job_cleanup"), inventory=inventory, environ={"HOME": str(controller.home)},
         )  # fmt: skip
     assert not os.path.exists(said["async_job_load_async_dir"])

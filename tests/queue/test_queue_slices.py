@@ -372,6 +372,33 @@ def test_no_result_is_copied_for_the_records_of_a_slice():
     ], done.stderr  # fmt: skip
 
 
+def test_a_header_is_printed_once_and_again_only_above_what_is_said_elsewhere(capsys):
+    """Slices are not at the same task at the same moment; two tasks of a play may have the same name."""
+    output = sliced_playbook.SlicedOutput()
+    play, one, two = "\nPLAY [all] ***\n", "\nTASK [one] ***\n", "\nTASK [two] ***\n"
+
+    def says(number, *texts):
+        for text in texts:
+            kind = "header" if text in (play, one, two) else "text"
+            output.line(json.dumps([kind, text]) + "\n", number)
+
+    says(2, play, one, "ok: [h2]\n")
+    says(1, play, one, "ok: [h1]\n")
+    says(2, one, "ok: [h2]\n")  # another task of that name
+    says(1, one, "ok: [h1]\n", two)  # it is shown while no host has a result
+    says(2, two, "ok: [h2]\n", play, one)
+    says(1, "ok: [h1]\n", play, one, "ok: [h1]\n")
+    says(2, "ok: [h2]\n")
+    assert capsys.readouterr().out == "".join(
+        [
+            *(play, one, "ok: [h2]\n", "ok: [h1]\n"),
+            *(one, "ok: [h2]\n", "ok: [h1]\n"),
+            *(two, "ok: [h2]\n", play, one),
+            *(play, two, "ok: [h1]\n", play, one, "ok: [h1]\n", "ok: [h2]\n"),
+        ]
+    )
+
+
 def test_a_line_that_is_no_record_is_printed_as_it_is(capsys):
     output = sliced_playbook.SlicedOutput()
     said = ['{"a": 1, "b": 2}\n', "[1, 2]\n", "a plugin printed this\n"]

@@ -70,7 +70,7 @@ class _Slice:
     """
 
     def __init__(self, number: int, argv: list[str], output: SlicedOutput) -> None:
-        self._output = output
+        self._output, self._number = output, number
         hosts, self._hosts = os.pipe()
         self._answer, answer = os.pipe() if number == 1 else (-1, -1)
         passed = (hosts, answer) if number == 1 else (hosts,)
@@ -106,7 +106,7 @@ class _Slice:
         for line in self._process.stdout:
             # If nobody reads our own output any more, the slice goes on: it would wait for ever on a pipe that is full.
             with contextlib.suppress(OSError, ValueError):
-                self._output.line(line)
+                self._output.line(line, self._number)
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -120,25 +120,43 @@ class _Slice:
         return 128 - code if code < 0 else code
 
 
+class _Place:
+    """Where a slice is: the headers of its play and of its task, each with how often the slice has printed such a one."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[str, int]] = []
+        self._times: dict[str, int] = {}
+
+    def go_to(self, header: str) -> tuple[str, int]:
+        self._times[header] = self._times.get(header, 0) + 1
+        found = (header, self._times[header])
+        self.headers = [found] if header.lstrip().startswith("PLAY") else [*self.headers[:1], found]
+        return found
+
+
 class SlicedOutput:
     """
-    Prints what all slices say, as it comes: each header once, the recap at the end. Any thread may call it.
+    Prints what all slices say, as it comes, and the recap at the end. Any thread may call it.
 
-    Processes of this machine send records (slice_process.py), slices of a queue send events.
+    A header is printed when the first slice comes to it, and again only above what a slice says that is behind or ahead. Processes of this
+    machine send records (slice_process.py), slices of a queue send events.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last_header = ""
+        self._places: dict[object, _Place] = {}
+        self._printed: set[tuple[str, int]] = set()
+        self._above: list[tuple[str, int]] = []
+        """The headers above the next line."""
         self._recap: dict[str, dict[str, int]] = {}
 
-    def line(self, line: str) -> None:
-        """A line that a process has written: a record, or what a plugin printed past Ansible."""
+    def line(self, line: str, number: int = 1) -> None:
+        """A line that the process of a slice has written: a record, or what a plugin printed past Ansible."""
         kind, value = _record(line)
         if kind == slice_records.RECAP and isinstance(value, dict):
             self._recap.update(value)
         else:
-            self._print(str(value), header=kind == slice_records.HEADER)
+            self._print(number, str(value), header=kind == slice_records.HEADER)
 
     def event(self, event: dict[str, object]) -> None:
         if event.get("event") == "playbook_on_stats":
@@ -150,15 +168,25 @@ class SlicedOutput:
                         for column, count in slice_records.COLUMNS.items()
                     }
         elif text := str(event.get("stdout") or ""):
-            self._print(text + "\n", header=event.get("event") in _HEADERS)
+            self._print(event.get("runner_ident"), text + "\n", header=event.get("event") in _HEADERS)
 
-    def _print(self, text: str, *, header: bool) -> None:
+    def _print(self, who: object, text: str, *, header: bool) -> None:
         with self._lock:
-            if header and text == self._last_header:
-                return
+            place = self._places.setdefault(who, _Place())
             if header:
-                self._last_header = text
-            sys.stdout.write(text)
+                found = place.go_to(text)
+                if found in self._printed:
+                    return
+                self._printed.add(found)
+            same = 0
+            while same < len(place.headers) and place.headers[: same + 1] == self._above[: same + 1]:
+                same += 1
+            for missing, _ in place.headers[same:]:
+                sys.stdout.write(missing)
+            if place.headers:
+                self._above = list(place.headers)
+            if not header:
+                sys.stdout.write(text)
             sys.stdout.flush()
 
     def recap(self) -> None:
