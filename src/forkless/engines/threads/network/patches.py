@@ -96,7 +96,8 @@ def _refresh(
 
     from ansible.module_utils.common.text.converters import to_text
 
-    connection.set_options(direct=pickle.loads(pickle.dumps(options)))  # noqa: S301  # as through the helper's pipe
+    # Not pickled first, as for the helper's pipe: what arrives is the JSON of the options, and that of a copy would be the same.
+    connection.set_options(direct=options)
     try:
         connection.update_play_context(to_text(pickle.dumps(play_data(play_context))))
         connection.set_check_prompt(task_uuid)

@@ -226,6 +226,11 @@ class _Re(WorkerView):
     """Caches compiled patterns, which are immutable, for the process: the stdlib caches only 512, and network collections have thousands."""
 
     compile = staticmethod(functools.lru_cache(maxsize=16384, typed=True)(re.compile))
+    # Constants that the files of one resource module read a thousand times for each task: found on the class, not by `__getattr__`.
+    DOTALL = S = re.DOTALL
+    IGNORECASE = I = re.IGNORECASE  # noqa: E741  # names of the stdlib
+    MULTILINE = M = re.MULTILINE
+    VERBOSE = X = re.VERBOSE
 
 
 VIEWS: dict[str, object] = {

@@ -40,6 +40,8 @@ _NEVER = frozenset({"ansible", "ansible_collections", "forkless", *sys.stdlib_mo
 # Folders of installed packages that were appended to `sys.path`, with the runs that have asked for them.
 _askers: dict[str, set[str]] = {}
 _appending = threading.Lock()
+# Set when the first plugin of this process asks for its `sys.path`: until then there is no folder of its own to look for an import in.
+_asked_for_path = threading.Event()
 
 
 def path() -> list[str]:
@@ -50,6 +52,7 @@ def path() -> list[str]:
     home = context.current_worker() or context.current()
     if home is None:
         return sys.path
+    _asked_for_path.set()
     own: list[str] | None = home.state.get(_PATH)
     if own is None:
         above = _own_path()
@@ -62,6 +65,7 @@ def set_path(value: Sequence[str]) -> None:
     if home is None:
         sys.path = list(value)
     else:
+        _asked_for_path.set()
         home.state[_PATH] = list(value)
 
 
@@ -76,6 +80,8 @@ def _own_path() -> list[str] | None:
 
 def library_name(name: str) -> str:
     """The name in `sys.modules` of a module that is in one of the worker's own folders; "" for any other module."""
+    if not _asked_for_path.is_set():
+        return ""
     own = _own_path()
     top = name.partition(".")[0]
     if own is None or (own == sys.path and not _askers) or top in _NEVER:
