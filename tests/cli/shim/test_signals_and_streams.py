@@ -31,13 +31,19 @@ BLOCKED = """\
 """
 BLOCKS = """\
 # SPDX-License-Identifier: GPL-3.0-or-later
-import time
+import ctypes
 from ansible.plugins.lookup import LookupBase
 class LookupModule(LookupBase):
     def run(self, terms, variables=None, **kwargs):
-        with open(terms[0] + "-blocks", "w"):
-            pass
-        time.sleep(1000)
+        nap = ctypes.CDLL(None).usleep
+        while True:  # in C no exception is seen, and one that comes in between is not heeded
+            try:
+                with open(terms[0] + "-blocks", "w"):
+                    pass
+                while True:
+                    nap(20_000)
+            except BaseException:
+                pass
 """
 # Without the second interrupt the command would wait this long for the lookup.
 PATIENT = """\
