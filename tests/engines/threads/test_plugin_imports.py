@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import _thread
 import importlib.metadata
 import io
 import os
@@ -236,6 +237,70 @@ def test_the_same_on_a_thread_that_the_plugin_has_started(project, play, sent, a
     """)
     result = project.run(task, limit="h1", timeout=SOON)
     assert (result.status, result.sentence) == (Status.FAILED, "A worker was found in a dead state")
+    assert sent == []
+
+
+@pytest.mark.parametrize("on_thread", [False, True])
+@pytest.mark.parametrize(
+    ("act", "code"),
+    [
+        ("os._exit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("os.abort()", -6),
+        ("signal.raise_signal(signal.SIGTERM)", -15),
+        ("_thread.interrupt_main(signal.SIGTERM)", -15),
+        ("_thread.interrupt_main()", -2),
+    ],
+)
+def test_a_callback_that_ends_its_process_ends_its_run_and_not_the_program(
+    project, sent, monkeypatch, act, code, on_thread
+):
+    """As the play's own process would end; also on a thread that the callback has started."""
+    monkeypatch.setattr(os, "_exit", lambda *args: sent.append(("_exit", *args)))
+    monkeypatch.setattr(_thread, "interrupt_main", lambda *args: sent.append(("interrupt_main", *args)))
+    project.write(
+        "callback_plugins/ends.py",
+        f"""
+        import _thread, os, signal, threading, time
+        from ansible.plugins.callback import CallbackBase
+        class CallbackModule(CallbackBase):
+            CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "aggregate", "ends"
+            def v2_playbook_on_task_start(self, task, is_conditional):
+                if {on_thread}:
+                    threading.Thread(target=self.act).start()
+                    for _ in range(24000):
+                        time.sleep(0.01)
+                else:
+                    self.act()
+            def act(self):
+                {act}
+        """,
+    )
+    try:
+        result = project.run("- debug: {msg: went on}", limit="h1", timeout=SOON)
+    finally:
+        (project.folder / "callback_plugins/ends.py").unlink()
+    # ansible-core has a status of its own for Ctrl-C, which reaches it if the thread is its own.
+    caught = code == -2 and not on_thread
+    assert ("User interrupted execution" in result.stdout, result.rc) == (caught, result.rc if caught else code)
+    assert (str(result.status), [one for one in result.events if one.event == "runner_on_ok"]) == ("failed", [])
+    assert sent == []
+
+
+@pytest.mark.parametrize("how", ["_thread.interrupt_main()", "interrupt_main()"])
+def test_interrupting_the_main_thread_interrupts_the_workers_own(project, play, sent, monkeypatch, how):
+    monkeypatch.setattr(_thread, "interrupt_main", lambda *args: sent.append(("interrupt_main", *args)))
+    task = play(f"""
+        def act(host):
+            import _thread
+            from _thread import interrupt_main
+            try:
+                {how}
+            except KeyboardInterrupt:
+                return host
+    """)
+    found = messages(project.run(task, limit="h1"))
+    assert found == {"h1": "h1"}
     assert sent == []
 
 

@@ -8,6 +8,7 @@ modules, and the worker's private copies of collection modules, wherever and how
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import builtins
 import functools
@@ -32,6 +33,7 @@ from forkless.engines.threads.patches import (
     project_libraries,
     stdlib_views,
     worker_descriptors,
+    worker_signals,
     working_directory,
 )
 from forkless.engines.threads.patches.worker_view import WorkerView
@@ -233,7 +235,12 @@ class _Re(WorkerView):
     VERBOSE = X = re.VERBOSE
 
 
+class _ThreadView(WorkerView):
+    interrupt_main = staticmethod(worker_signals.interrupt_main)
+
+
 VIEWS: dict[str, object] = {
+    "_thread": _ThreadView(_thread),
     "atexit": exit_functions.PluginAtexit(atexit),
     "builtins": _Builtins(builtins),
     "functools": cached_functions.FunctoolsView(functools),

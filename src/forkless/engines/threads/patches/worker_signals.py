@@ -9,6 +9,7 @@ signal is delivered to the worker: its handler is called, or the worker ends as 
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import threading
@@ -19,7 +20,7 @@ from forkless.engines.threads import context
 if TYPE_CHECKING:
     from forkless.engines.threads.workers.worker import AlarmAction, Worker
 
-__all__ = ["action_of", "deliver", "end", "is_for_worker", "leave", "set_action"]
+__all__ = ["action_of", "deliver", "end", "interrupt_main", "is_for_worker", "leave", "set_action"]
 
 # Those that no process is ended by, unless it says so.
 _IGNORED = {getattr(signal, name, None) for name in ("SIGCHLD", "SIGURG", "SIGWINCH", "SIGCONT", "SIGPIPE", "SIGXFSZ")}
@@ -49,20 +50,36 @@ def deliver(number: int) -> None:
         end(number)
 
 
+def interrupt_main(number: int = signal.SIGINT) -> None:
+    """The `_thread.interrupt_main` of a plugin's code: the main thread of a forked worker was the worker's, and not the program's."""
+    if is_for_worker(os.getpid()):
+        deliver(number)
+    else:
+        _thread.interrupt_main(number)  # type: ignore[arg-type]  # the stub has named signals only
+
+
 def end(number: int) -> NoReturn:
-    worker = context.current_worker()
-    if number == signal.SIGINT and (worker is None or worker.thread is threading.current_thread()):
+    if number == signal.SIGINT and _on_own_thread():
         raise KeyboardInterrupt
     leave(-number)
 
 
 def leave(status: int) -> NoReturn:
-    """End the worker as a process that ends with this status. On a thread that a plugin has started, that thread and the worker's own."""
-    worker = context.current_worker()
-    if worker is not None and worker.thread is not threading.current_thread():
+    """
+    End the worker, or the run on one of its own threads, as a process that ends with this status. On a thread that a plugin has started, that thread and
+    the worker's, or the run's, own.
+    """
+    interrupt = context.current_interrupt()
+    if interrupt is not None and not _on_own_thread():
         kind = type("ProcessLeft", (SystemExit,), {"__init__": lambda self: SystemExit.__init__(self, status)})
-        worker.interrupt.trigger(kind)
+        interrupt.trigger(kind)
     raise SystemExit(status)
+
+
+def _on_own_thread() -> bool:
+    """Whether the calling thread is the one that the worker, or the run, was given."""
+    home = context.current_worker() or context.current()
+    return home is None or home.thread is None or home.thread is threading.current_thread()
 
 
 def set_action(worker: Worker, number: int, action: AlarmAction) -> AlarmAction:
