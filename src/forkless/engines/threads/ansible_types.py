@@ -35,6 +35,8 @@ class PlayStrategy(Protocol):
     """StrategyBase."""
 
     _final_q: ResultQueue
+    _hosts_cache: list[str]
+    debugger_active: bool
 
 
 class CallbackQueue(Protocol):

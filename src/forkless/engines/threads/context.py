@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from forkless.core.stop import Stop
     from forkless.core.terminal import Terminal, TextStream
+    from forkless.engines.threads.ansible_types import PlayStrategy
     from forkless.engines.threads.workers.threads import WorkerThreads
     from forkless.engines.threads.workers.worker import Worker
     from forkless.modules import InterpreterPool, TaskOutput
@@ -127,6 +128,10 @@ class RunContext(ThreadScope):
         # Held while plugins are searched, never while one is executed.
         self.loader_lock = threading.RLock()
         self.vars_lock = threading.RLock()
+        self.strategy: PlayStrategy | None = None
+        """The strategy that queued the last task, if it is one of ansible-core's that changes no variables in place, and no debugger is on."""
+        self.reads_facts = False
+        """Whether `get_vars` is being called by that strategy. Guarded by `vars_lock`."""
         self.woken = threading.Event()
         # Re-entrant: the handler of Ctrl-C sets the event on the very thread that waits for it.
         vars(self.woken)["_cond"] = threading.Condition(threading.RLock())

@@ -480,21 +480,6 @@ def test_what_is_tagged_for_vars_is_what_ansible_core_tags(monkeypatch):
 
 
 @pytest.mark.matrix
-def test_only_facts_that_are_not_there_are_not_looked_through(monkeypatch):
-    run_context = context.RunContext(ident="x", stop=Stop())
-    monkeypatch.setattr(context, "current", lambda: run_context)
-    asked = []
-    clean = shortcuts.facts_cleaned(lambda facts: asked.append(facts) or dict(facts), "")
-    assert clean({}) == {}
-    assert clean({}) is not clean({})
-    assert asked == []
-    assert clean({"a": 1}) == {"a": 1}
-    run_context.off = frozenset({"fast-copies"})
-    assert clean({}) == {}
-    assert asked == [{"a": 1}, {}]
-
-
-@pytest.mark.matrix
 @pytest.mark.parametrize("name", shortcuts.NAMES)
 def test_a_shortcut_that_is_switched_off_gives_the_same_answers(project, name):
     with_it, without = (project.run(PLAY, limit="h1", env={"FORKLESS_DISABLE": off}) for off in ("", name))

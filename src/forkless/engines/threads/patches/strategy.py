@@ -54,6 +54,10 @@ def checks_stop(original: Callable[P, R], _site: str) -> Callable[P, R]:
     return step
 
 
+# Strategies that only read a task's variables. With a debugger, a person may change them.
+_READERS = tuple(f"ansible.plugins.strategy.{name}" for name in ("linear", "free", "host_pinned"))
+
+
 def queues_task(original: Callable[..., None], site: str) -> Callable[..., None]:
     """No new task after a stop request, and none in a slice of a run that means something else there."""
     checked = checks_stop(original, site)
@@ -65,6 +69,8 @@ def queues_task(original: Callable[..., None], site: str) -> Callable[..., None]
         run_context = context.current()
         if run_context is not None:
             slices.refuse(run_context, task)
+            only_reads = type(strategy).__module__ in _READERS and not strategy.debugger_active
+            run_context.strategy = strategy if only_reads else None
         checked(strategy, host, task, task_vars, play_context)
 
     return queue_task

@@ -251,19 +251,6 @@ def variables_again(original: object, _site: str) -> object:
     return _Again(original)
 
 
-def facts_cleaned(original: Callable[..., object], _site: str) -> object:
-    """clean_facts: for a host without facts there is nothing to copy and no name to filter."""
-
-    @functools.wraps(original)
-    def clean(facts: object) -> object:
-        run_context = context.current()
-        if facts or type(facts) is not dict or run_context is None or "fast-copies" in run_context.off:
-            return original(facts)
-        return {}
-
-    return clean
-
-
 # -- names that the replaced functions may use -----------------------------------------------------------------------
 
 # All names that ansible-core's functions use in the minors for which they are replaced. If a function uses another name, it does more
@@ -316,7 +303,6 @@ SEAMS = (
         variables_again,
         since("2.20"),
     ),
-    for_speed("ansible.vars.manager:clean_facts", "every host would search facts even if it has none", facts_cleaned),
     for_speed(
         "ansible.parsing.dataloader:copy", "takes every tagged text apart, to copy it", deep_copies, since("2.19")
     ),

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
+import itertools
 import operator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
 
-__all__ = ["forget_types", "is_plain_tree", "private_task_vars", "private_vars"]
+__all__ = ["are_flat_dicts", "forget_types", "is_plain_tree", "private_task_vars", "private_vars"]
 
 _Value = TypeVar("_Value")
 
@@ -148,7 +151,23 @@ def _deepen(twin: dict[object, object], value: dict[object, object]) -> dict[obj
 
 
 def _copy_list(value: list[object]) -> list[object]:
-    return [private_vars(one) for one in value] if not _ATOMS.issuperset(map(type, value)) else value.copy()
+    if _ATOMS.issuperset(map(type, value)):
+        return value.copy()
+    return list(map(_DICT_COPY, value)) if are_flat_dicts(value, _ATOMS) else [private_vars(one) for one in value]
+
+
+def are_flat_dicts(values: list[Any], atoms: AbstractSet[type]) -> bool:
+    """
+    Whether a list has many elements, all of them dicts with values of these types only: then it is copied without a loop in Python.
+
+    Tables in facts are such lists: the packages of a host, its mounts, its users.
+    """
+    if len(values) < _MANY or not _DICTS.issuperset(map(type, list.__iter__(values))):
+        return False
+    # Up to Python 3.13 the collector leaves out dicts without containers, so it knows the answer.
+    if not any(map(gc.is_tracked, list.__iter__(values))):
+        return True
+    return atoms >= set(map(type, itertools.chain.from_iterable(map(_DICT_VALUES, list.__iter__(values)))))
 
 
 def _copy_ansible_dict(value: dict[object, object]) -> dict[object, object]:
@@ -157,7 +176,9 @@ def _copy_ansible_dict(value: dict[object, object]) -> dict[object, object]:
 
 def _copy_ansible_list(value: list[object]) -> list[object]:
     twin = copy.copy(value)
-    if not _ATOMS.issuperset(map(type, list.__iter__(value))):
+    if are_flat_dicts(value, _ATOMS):
+        list.__setitem__(twin, slice(None), list(map(_DICT_COPY, list.__iter__(value))))
+    elif not _ATOMS.issuperset(map(type, list.__iter__(value))):
         for place, one in enumerate(list.__iter__(value)):
             if type(one) not in _ATOMS:
                 list.__setitem__(twin, place, private_vars(one))
@@ -182,6 +203,10 @@ def _is_ansible(kind: type) -> bool:
     return kind.__module__.startswith("ansible.") and "Lazy" not in kind.__name__
 
 
+_MANY = 8  # elements, from which looking at all of them at once is cheaper than a call for each
+_DICTS = frozenset((dict,))
+_DICT_COPY: Callable[[Any], Any] = dict.copy
+_DICT_VALUES: Callable[[Any], Any] = dict.values
 _SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
 _PLAIN = (str, int, float, bool, bytes, type(None), tuple)
 _ATOMS: set[type] = set(_PLAIN)

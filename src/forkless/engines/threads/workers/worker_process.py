@@ -10,13 +10,16 @@ import io
 import queue
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forkless.engines.threads import context as thread_context
 from forkless.engines.threads.patches import event_loops, stdlib_views
 from forkless.engines.threads.workers.copy_variables import private_task_vars
 from forkless.engines.threads.workers.interrupt import WorkerStopped
 from forkless.engines.threads.workers.worker import HardExit, Worker
+
+if TYPE_CHECKING:
+    from forkless.engines.threads.context import RunContext
 
 __all__ = ["make_worker", "snapshot_of_vars"]
 
@@ -52,10 +55,27 @@ def snapshot_of_vars(original: Any, _site: str) -> object:
         if run_context is None:
             return original(*args, **kwargs)
         with run_context.vars_lock:
-            found = original(*args, **kwargs)
+            before, run_context.reads_facts = run_context.reads_facts, _is_for_strategy(run_context, kwargs)
+            try:
+                found = original(*args, **kwargs)
+            finally:
+                run_context.reads_facts = before
             return found if thread_context.current_worker() is None else private_task_vars(found)
 
     return get_vars
+
+
+def _is_for_strategy(run_context: RunContext, asked: dict[str, Any]) -> bool:
+    """Whether these are the arguments with which a strategy that only reads asks for the variables of a task. A worker copies them."""
+    strategy, task = run_context.strategy, asked.get("task")
+    if strategy is None or task is None or "fast-copies" in run_context.off:
+        return False
+    # Every strategy has a list of its own here; plugins that ask for variables have none.
+    return (
+        asked.get("_hosts") is strategy._hosts_cache
+        and thread_context.current_worker() is None
+        and task.debugger is None
+    )
 
 
 def make_worker(upstream: Any) -> type:

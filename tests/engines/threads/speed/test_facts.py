@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Facts are copied and filtered as by ansible-core itself, and nobody changes the facts of a host by changing what he was given."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from engines_support import messages
+from forkless.core.stop import Stop
+from forkless.engines.threads import context
+from forkless.engines.threads.speed import facts
+from forkless.engines.threads.workers import copy_variables, worker_process
+
+pytestmark = pytest.mark.spawns
+
+KEYS = ("a", "b", "ansible_c", "_ansible_internal", "ansible_local", 7)
+SCALARS = ("text", "", 3, 2.5, True, None, b"bytes", ("a", 1))
+
+
+def _tree(dice, depth):
+    kind = dice.choice(("scalar", "dict", "list", "table", "tagged", "tuple")) if depth else "scalar"
+    if kind == "dict":
+        return {dice.choice(KEYS): _tree(dice, depth - 1) for _ in range(dice.randrange(4))}
+    if kind == "list":
+        return [_tree(dice, depth - 1) for _ in range(dice.randrange(12))]
+    if kind == "table":  # most rows are flat, some have a list or an internal key
+        rows = [{"name": dice.choice(SCALARS), "size": row} for row in range(dice.randrange(6, 14))]
+        if dice.random() < 0.5:
+            dice.choice(rows)[dice.choice(KEYS)] = _tree(dice, depth - 1)
+        return rows
+    if kind == "tuple":
+        return (_tree(dice, depth - 1),)
+    if kind == "tagged":
+        return _tagged(_tree(dice, depth - 1))
+    return dice.choice(SCALARS)
+
+
+def _tagged(value):
+    try:
+        from ansible._internal._datatag._tags import Origin
+    except ImportError:  # 2.18 has no tags
+        return value
+    return Origin(path="/f").tag(value)
+
+
+def _containers(value):
+    """All dicts and lists in a value, tuples looked into."""
+    if isinstance(value, dict):
+        yield value
+        for one in value.values():
+            yield from _containers(one)
+    elif isinstance(value, list | tuple):
+        if isinstance(value, list):
+            yield value
+        for one in value:
+            yield from _containers(one)
+
+
+def _shape(value):
+    """The value with the type of everything in it, and the order of its keys."""
+    if isinstance(value, dict):
+        return type(value), [(type(key), key, _shape(one)) for key, one in dict.items(value)]
+    if isinstance(value, list | tuple):
+        return type(value), [_shape(one) for one in value]
+    return type(value), value
+
+
+def _answer(function, value):
+    try:
+        return _shape(function(value))
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.fixture
+def run_context(monkeypatch):
+    made = context.RunContext(ident="x", stop=Stop())
+    monkeypatch.setattr(context, "current", lambda: made)
+    yield made
+    copy_variables.forget_types()
+
+
+@pytest.mark.matrix
+def test_random_values_are_copied_as_by_ansible_core_itself(run_context):
+    from ansible.vars.clean import module_response_deepcopy as original
+
+    dice = random.Random(1)
+    ours = facts.response_copied(original, "")
+    tables = 0
+    for _ in range(400):
+        value = _tree(dice, 4)
+        made, theirs = ours(value), original(value)
+        assert _shape(made) == _shape(theirs)
+        # What ansible-core shares is shared, and nothing else.
+        before = {id(one) for one in _containers(value)}
+        assert [id(one) in before for one in _containers(made)] == [id(one) in before for one in _containers(theirs)]
+        tables += any(
+            copy_variables.are_flat_dicts(one, facts._ATOMS) for one in _containers(value) if type(one) is list
+        )
+    assert tables > 20
+
+
+@pytest.mark.matrix
+def test_random_facts_are_filtered_as_by_ansible_core_itself(run_context, monkeypatch):
+    from ansible.utils.display import Display
+    from ansible.vars.clean import clean_facts as original
+
+    told: list[str] = []
+    monkeypatch.setattr(Display, "warning", lambda _self, text, *_args, **_kwargs: told.append(text))
+    dice = random.Random(2)
+    asked = []
+    ours = facts.facts_cleaned(lambda value: asked.append(value) or original(value), "")
+    names = (
+        "ansible_a",
+        "b",
+        "_ansible_facts_gathered",
+        "ansible_local",
+        "ansible_ssh_pass",
+        "ansible_python_interpreter",
+    )
+    for _ in range(300):
+        value = {name: _tree(dice, 3) for name in dice.sample(names, dice.randrange(5))}
+        before = _shape(value)
+        theirs = _answer(original, value), told.copy()
+        told.clear()
+        assert (_answer(ours, value), told) == theirs
+        told.clear()
+        assert _shape(value) == before
+        if not isinstance(theirs[0][0], type(Exception)):
+            shared = {id(one) for one in _containers(value)}
+            cleaned = ours(value)
+            told.clear()
+            assert [id(one) in shared for one in _containers(cleaned)] == [
+                id(one) in shared for one in _containers(original(value))
+            ]
+            told.clear()
+    assert len(asked) < 400  # of 600: with a forbidden name every time, otherwise once for a set of names
+
+
+@pytest.mark.matrix
+def test_a_switch_gives_ansible_cores_functions_back(run_context):
+    run_context.off = frozenset({"fast-copies"})
+    for stand_in in (facts.response_copied, facts.facts_cleaned):
+        asked = []
+        assert stand_in(lambda value, asked=asked: asked.append(value) or "theirs", "")({"a": [1]}) == "theirs"
+        assert asked == [{"a": [1]}]
+
+
+PLUGIN = """
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        if self._task.args.get('make'):
+            table = [{'name': 'n%d' % n, 'size': n} for n in range(20)]
+            return {'ansible_facts': {'ansible_table': table, 'deep': {'_ansible_x': 1, 'y': [1]}, '_ansible_z': 1}}
+        host = task_vars['inventory_hostname']
+        for table in (task_vars['ansible_facts']['table'], task_vars['ansible_table']):
+            table[0]['name'] = 'changed by ' + host
+            table.append(host)
+        task_vars['ansible_facts']['deep']['y'].append(host)
+        return {'changed': False}
+"""
+READ = "{{ ansible_facts.table[0].name }} {{ ansible_facts.table | length }} {{ ansible_table[0].name }} {{ ansible_facts.deep }} {{ deep }}"
+TASKS = f"""
+- change_facts: {{make: true}}
+- debug: {{msg: "{READ}"}}
+- change_facts:
+- {{name: "{{{{ ansible_facts.table[0].name }}}}", debug: {{msg: "{READ}"}}}}
+"""
+
+
+def _write(project):
+    project.write("action_plugins/change_facts.py", PLUGIN)
+    project.write("library/change_facts.py", "#!/usr/bin/python\n")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("off", ["", "fast-copies"])
+def test_a_plugin_that_changes_facts_changes_its_own_copy(project, off):
+    _write(project)
+    result = project.run(TASKS, limit="h1,h2", env={"FORKLESS_DISABLE": off, "ANSIBLE_DEPRECATION_WARNINGS": "0"})
+    assert result.rc == 0, result.stdout
+    expected = "n0 20 n0 {'_ansible_x': 1, 'y': [1]} {'y': [1]}"
+    assert messages(result) == {"h1": expected, "h2": expected}
+    assert "TASK [n0]" in result.stdout
+
+
+CALLBACK = """
+from ansible.plugins.callback import CallbackBase
+
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_NAME = 'changes'
+
+    def v2_playbook_on_play_start(self, play):
+        self.play = play
+
+    def v2_playbook_on_task_start(self, task, is_conditional):
+        manager = self.play.get_variable_manager()
+        for host in manager._inventory.get_hosts():
+            seen = manager.get_vars(play=self.play, host=host, task=task)
+            for table in (seen['ansible_facts'].get('table'), seen.get('ansible_table')):
+                if table:
+                    table[0]['name'] = 'changed by a callback'
+"""
+
+
+@pytest.mark.matrix
+def test_a_callback_that_changes_facts_changes_its_own_copy(project):
+    _write(project)
+    project.write("callback_plugins/changes.py", CALLBACK)
+    environ = {"ANSIBLE_CALLBACKS_ENABLED": "changes", "ANSIBLE_DEPRECATION_WARNINGS": "0"}
+    result = project.run(TASKS, limit="h1", env=environ)
+    assert messages(result) == {"h1": "n0 20 n0 {'_ansible_x': 1, 'y': [1]} {'y': [1]}"}
+
+
+@pytest.mark.matrix
+def test_only_a_strategy_of_ansible_core_without_a_debugger_is_given_the_facts_themselves(project, monkeypatch):
+    given = []
+    is_for_strategy = worker_process._is_for_strategy
+
+    def watched(run_context, asked):
+        given.append(is_for_strategy(run_context, asked))
+        return given[-1]
+
+    monkeypatch.setattr(worker_process, "_is_for_strategy", watched)
+    _write(project)
+    project.write(
+        "strategy_plugins/ours.py",
+        "from ansible.plugins.strategy.linear import StrategyModule as Linear\n\n\nclass StrategyModule(Linear):\n    pass\n",
+    )
+    for head, task, expected in (
+        ("", "", True),
+        ("strategy: free", "", True),
+        ("strategy: ours", "", False),
+        ("strategy: debug", "", False),
+        ("", "debugger: never", False),
+    ):
+        given.clear()
+        tasks = f"- debug:\n  {task}\n- debug:\n  {task}\n"
+        assert project.run(tasks, head=head, limit="h1").rc == 0
+        assert any(given) is expected, head
