@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 
 import pytest
@@ -122,20 +123,15 @@ def test_random_facts_are_filtered_as_by_ansible_core_itself(run_context, monkey
     )
     for _ in range(300):
         value = {name: _tree(dice, 3) for name in dice.sample(names, dice.randrange(5))}
-        before = _shape(value)
-        theirs = _answer(original, value), told.copy()
+        twin = copy.deepcopy(value)  # since 2.21 upstream changes what is in tuples of the facts themselves
+        theirs = _answer(original, twin), told.copy(), _shape(twin)
         told.clear()
-        assert (_answer(ours, value), told) == theirs
-        told.clear()
-        assert _shape(value) == before
-        if not isinstance(theirs[0][0], type(Exception)):
+        assert (_answer(ours, value), told, _shape(value)) == theirs
+        if theirs[0][0] is dict:
             shared = {id(one) for one in _containers(value)}
-            cleaned = ours(value)
-            told.clear()
-            assert [id(one) in shared for one in _containers(cleaned)] == [
-                id(one) in shared for one in _containers(original(value))
-            ]
-            told.clear()
+            both = [[id(one) in shared for one in _containers(function(value))] for function in (ours, original)]
+            assert both[0] == both[1]
+        told.clear()
     assert len(asked) < 400  # of 600: with a forbidden name every time, otherwise once for a set of names
 
 
@@ -234,14 +230,15 @@ def test_only_a_strategy_of_ansible_core_without_a_debugger_is_given_the_facts_t
         "strategy_plugins/ours.py",
         "from ansible.plugins.strategy.linear import StrategyModule as Linear\n\n\nclass StrategyModule(Linear):\n    pass\n",
     )
-    for head, task, expected in (
-        ("", "", True),
-        ("strategy: free", "", True),
-        ("strategy: ours", "", False),
-        ("strategy: debug", "", False),
-        ("", "debugger: never", False),
+    for head, task, environ, expected in (
+        ("", "", {}, True),
+        ("strategy: free", "", {}, True),
+        ("strategy: ours", "", {}, False),
+        ("strategy: debug", "", {}, False),
+        ("", "debugger: never", {}, False),
+        ("", "", {"ANSIBLE_ENABLE_TASK_DEBUGGER": "1"}, False),
     ):
         given.clear()
         tasks = f"- debug:\n  {task}\n- debug:\n  {task}\n"
-        assert project.run(tasks, head=head, limit="h1").rc == 0
-        assert any(given) is expected, head
+        assert project.run(tasks, head=head, limit="h1", env=environ).rc == 0
+        assert any(given) is expected, (head, task, environ)

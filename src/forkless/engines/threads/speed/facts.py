@@ -83,8 +83,8 @@ def facts_cleaned(original: Callable[[Any], Any], _site: str, *, shared: bool = 
     """
     clean_facts: the copy of a host's facts without names that a module must not set, and without internal keys at any depth.
 
-    Which names those are is upstream's decision: it is asked once for each set of names. If it removes one, it gives a warning, so it is
-    asked every time then. With `shared`, the strategy gets the facts themselves instead of copies.
+    Which names those are is upstream's decision: it is asked once for each set of names, without the values. If it removes one, it gives a
+    warning, so it is asked every time then. With `shared`, the strategy gets the facts themselves instead of copies.
     """
     from ansible.plugins.loader import connection_loader
     from ansible.vars import clean as upstream
@@ -99,14 +99,15 @@ def facts_cleaned(original: Callable[[Any], Any], _site: str, *, shared: bool = 
         known = _known_names(run_context)
         # The names of connection plugins are forbidden prefixes.
         names: Hashable = (frozenset(facts), tuple(connection_loader.all(path_only=True)))
-        if names not in known:
-            cleaned = original(facts)
-            if all(type(name) is str and (name in cleaned or name.startswith(_INTERNAL)) for name in facts):
+        if names in known:
+            data = {name: value for name, value in facts.items() if not name.startswith(_INTERNAL)}
+        else:
+            kept = original(dict.fromkeys(facts))
+            data = {name: facts[name] for name in kept}
+            if all(name in kept or name.startswith(_INTERNAL) for name in facts):
                 if len(known) >= _AT_MOST:
                     known.clear()
                 known.add(names)
-            return cleaned
-        data = {name: value for name, value in facts.items() if not name.startswith(_INTERNAL)}
         if _may_have_internal_keys(data):
             return upstream.strip_internal_keys(upstream.module_response_deepcopy(data))
         return data if shared and run_context.reads_facts else upstream.module_response_deepcopy(data)
