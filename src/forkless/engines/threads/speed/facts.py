@@ -9,7 +9,7 @@ template the name of a task and the like. That the names of a host's facts need 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from forkless.core.versions import since
 from forkless.engines.threads import context
@@ -29,19 +29,18 @@ _AT_MOST = 1024
 _INTERNAL = "_ansible_"
 # The types that are no containers. Anything else but exact dicts and lists is left to ansible-core's functions.
 _ATOMS: frozenset[type] = frozenset((str, int, float, bool, type(None)))
-_DICT_COPY: Callable[[Any], Any] = dict.copy
+_DICT_COPY: Callable[..., dict[object, object]] = dict.copy
 
 
-def response_copied(original: Callable[[Any], Any], _site: str) -> object:
+def response_copied(original: Callable[[object], object], _site: str) -> object:
     """module_response_deepcopy: the same copy, with tables of flat dicts copied in C."""
 
-    def copy(value: Any) -> Any:
-        kind = type(value)
-        if kind is dict:
+    def copy(value: object) -> object:
+        if type(value) is dict:
             if _ATOMS.issuperset(map(type, value.values())):
                 return value.copy()
             return {key: one if type(one) in _ATOMS else copy(one) for key, one in value.items()}
-        if kind is list:
+        if type(value) is list:
             if _ATOMS.issuperset(map(type, value)):
                 return value.copy()
             if copy_variables.are_flat_dicts(value, _ATOMS):
@@ -59,17 +58,16 @@ def response_copied(original: Callable[[Any], Any], _site: str) -> object:
     return copied
 
 
-def _may_have_internal_keys(tree: Any) -> bool:
+def _may_have_internal_keys(tree: object) -> bool:
     """Whether strip_internal_keys may remove something: a key in a dict at any depth, or a value in which only upstream knows where to look."""
-    keys: set[Any] = set()
+    keys: set[object] = set()
     waiting = [tree]
     while waiting:
         one = waiting.pop()
-        kind = type(one)
-        if kind is dict:
+        if type(one) is dict:
             keys.update(one)
             waiting.extend([value for value in one.values() if type(value) not in _ATOMS])
-        elif kind is not list:
+        elif type(one) is not list:
             if not copy_variables.is_scalar(one):
                 return True
         elif copy_variables.are_flat_dicts(one, _ATOMS):
@@ -79,7 +77,7 @@ def _may_have_internal_keys(tree: Any) -> bool:
     return any(isinstance(key, str) and key.startswith(_INTERNAL) for key in keys)
 
 
-def facts_cleaned(original: Callable[[Any], Any], _site: str, *, shared: bool = True) -> object:
+def facts_cleaned(original: Callable[[object], dict[str, object]], _site: str, *, shared: bool = True) -> object:
     """
     clean_facts: the copy of a host's facts without names that a module must not set, and without internal keys at any depth.
 
@@ -90,7 +88,7 @@ def facts_cleaned(original: Callable[[Any], Any], _site: str, *, shared: bool = 
     from ansible.vars import clean as upstream
 
     @functools.wraps(original)
-    def clean(facts: Any) -> object:
+    def clean(facts: object) -> object:
         run_context = context.current()
         if type(facts) is not dict or run_context is None or "fast-copies" in run_context.off:
             return original(facts)
@@ -120,13 +118,13 @@ def _known_names(run_context: RunContext) -> set[Hashable]:
     return found
 
 
-def facts_namespaced(original: Callable[[Any], Any], _site: str) -> object:
+def facts_namespaced(original: Callable[[object], object], _site: str) -> object:
     """namespace_facts: the variable `ansible_facts`; for the strategy, with the facts themselves instead of copies."""
     if not uses_only(original, {"startswith", "module_response_deepcopy"}):
         return original
 
     @functools.wraps(original)
-    def namespace(facts: Any) -> object:
+    def namespace(facts: object) -> object:
         run_context = context.current()
         if run_context is None or not run_context.reads_facts or type(facts) is not dict:
             return original(facts)

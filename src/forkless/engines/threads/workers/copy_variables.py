@@ -15,7 +15,7 @@ import operator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from collections.abc import Set as AbstractSet
 
 __all__ = ["are_flat_dicts", "forget_types", "is_plain_tree", "private_task_vars", "private_vars"]
@@ -156,7 +156,7 @@ def _copy_list(value: list[object]) -> list[object]:
     return list(map(_DICT_COPY, value)) if are_flat_dicts(value, _ATOMS) else [private_vars(one) for one in value]
 
 
-def are_flat_dicts(values: list[Any], atoms: AbstractSet[type]) -> bool:
+def are_flat_dicts(values: list[object], atoms: AbstractSet[type]) -> bool:
     """
     Whether a list has many elements, all of them dicts with values of these types only: then it is copied without a loop in Python.
 
@@ -205,8 +205,8 @@ def _is_ansible(kind: type) -> bool:
 
 _MANY = 8  # elements, from which looking at all of them at once is cheaper than a call for each
 _DICTS = frozenset((dict,))
-_DICT_COPY: Callable[[Any], Any] = dict.copy
-_DICT_VALUES: Callable[[Any], Any] = dict.values
+_DICT_COPY: Callable[..., dict[object, object]] = dict.copy
+_DICT_VALUES: Callable[..., Iterable[object]] = dict.values
 _SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
 _PLAIN = (str, int, float, bool, bytes, type(None), tuple)
 _ATOMS: set[type] = set(_PLAIN)

@@ -65,7 +65,7 @@ def snapshot_of_vars(original: Any, _site: str) -> object:
     return get_vars
 
 
-def _is_for_strategy(run_context: RunContext, asked: dict[str, Any]) -> bool:
+def _is_for_strategy(run_context: RunContext, asked: dict[str, object]) -> bool:
     """Whether these are the arguments with which a strategy that only reads asks for the variables of a task. A worker copies them."""
     strategy, task = run_context.strategy, asked.get("task")
     if strategy is None or task is None or "fast-copies" in run_context.off:
@@ -74,7 +74,7 @@ def _is_for_strategy(run_context: RunContext, asked: dict[str, Any]) -> bool:
     return (
         asked.get("_hosts") is strategy._hosts_cache
         and thread_context.current_worker() is None
-        and task.debugger is None
+        and getattr(task, "debugger", None) is None
     )
 
 
