@@ -299,8 +299,13 @@ def test_the_line_that_install_prints_is_all_that_is_needed(places, folder):
     assert {path.name for path in target.iterdir()} == names
     line = done.stdout.splitlines()[-1]
     env = environ(folder, bin_)
-    said = call(["sh", "-c", f"{line}\ncommand -v ansible-playbook; command -v ansible-doc || :"], env, folder)
-    assert said.stdout.split("\n")[0] == str(target / "ansible-playbook")
+    for shell in filter(shutil.which, ("sh", "bash", "zsh", "fish")):
+        said = call(
+            [shell, "-c", f"{line}\ncommand -v ansible-playbook; command -v ansible; command -v cat"], env, folder
+        )
+        found = [str(target / "ansible-playbook"), str(target / "ansible"), shutil.which("cat", path="/usr/bin:/bin")]
+        assert said.stdout.splitlines() == found, shell
+    said = call(["sh", "-c", f"{line}\ncommand -v ansible-doc || :"], env, folder)
     assert str(target / "ansible-doc") not in said.stdout
     status = call(
         ["sh", "-c", f"{line}\nexec {sys.executable} -m forkless shim status"], shim_support.with_source(env), folder
