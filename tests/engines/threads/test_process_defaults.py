@@ -133,6 +133,35 @@ def test_arguments_that_a_plugin_writes_into_argv_are_those_of_its_worker(projec
     assert sys.argv == before
 
 
+def test_settings_of_ansible_that_a_plugin_assigns_are_those_of_its_worker(project):
+    """Those of a worker are neither the next host's nor the next run's; those of the run itself are its workers'."""
+    project.write("lookup_plugins/assigns.py", """
+        from ansible import constants as C
+        from ansible.plugins.lookup import LookupBase
+        from ansible.utils.display import Display
+        class LookupModule(LookupBase):
+            def run(self, terms, variables=None, **kwargs):
+                def seen():
+                    return [C.DEFAULT_TIMEOUT, C.DEFAULT_POLL_INTERVAL, getattr(C, 'NEW', None), Display().verbosity]
+                before = seen()
+                C.DEFAULT_TIMEOUT, C.NEW, Display().verbosity = 77, 1, 0
+                return [[before, seen()]]
+    """)  # fmt: skip
+    project.write("callback_plugins/assigns.py", """
+        from ansible import constants as C
+        from ansible.plugins.callback import CallbackBase
+        class CallbackModule(CallbackBase):
+            CALLBACK_VERSION, CALLBACK_NAME, CALLBACK_TYPE, CALLBACK_NEEDS_ENABLED = 2.0, 'assigns', 'notification', False
+            def v2_playbook_on_start(self, playbook):
+                C.DEFAULT_POLL_INTERVAL += 1
+    """)  # fmt: skip
+    task = "- debug: {msg: \"{{ lookup('assigns') }}\"}\n"
+    expected = [[10, 16, None, 1], [77, 16, 1, 0]]
+    for _ in range(2):
+        result = project.run(task, limit="h1,h2", head="serial: 1", verbosity=1)
+        assert messages(result) == {"h1": expected, "h2": expected}, result.stdout
+
+
 def test_a_plugin_may_set_back_what_it_found(project):
     project.write("lookup_plugins/back.py", """
         import http.client, ssl

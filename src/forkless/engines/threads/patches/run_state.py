@@ -73,6 +73,26 @@ class PerRun:
             thing.__dict__[self._name] = value
 
 
+class Verbosity(PerRun):
+    """Display.verbosity: a plugin that changes it does so for its worker. Workers are asked for theirs only once one has done so: it is read often."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, self._of_run)
+
+    def _of_run(self, thing: object) -> object:
+        run_context = context.current()
+        return 0 if run_context is None else run_context.state.get(self._key(thing), 0)
+
+    def __set__(self, thing: object, value: object) -> None:
+        if context.current_worker() is not None:
+            self._by_worker = True
+        super().__set__(thing, value)
+
+
+def verbosity(_original: object, site: str) -> object:
+    return Verbosity(site.rpartition(".")[2])
+
+
 class CopyOfWorker:
     """A container in which ansible-core collects, as class or instance attribute: each worker has a copy of its own, as a fork had."""
 
@@ -170,16 +190,20 @@ def path_dwim_relative(original: Callable[..., object], _site: str) -> object:
 
 
 class _Constant:
-    """A setting that a command changes for its process: here for its run. Without one, the value of the configuration is used."""
+    """
+    A setting that a command changes for its process, here for its run, or a plugin for its worker. Without one, the value of the configuration is used.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __get__(self, thing: types.ModuleType, kind: type | None = None) -> object:
-        run_context = context.current()
-        value = _MISSING if run_context is None else run_context.state.get(("constant", self._name), _MISSING)
-        if value is not _MISSING:
-            return value
+        key = ("constant", self._name)
+        worker, run_context = context.current_worker(), context.current()
+        for home in (worker, run_context):
+            value = _MISSING if home is None else home.state.get(key, _MISSING)
+            if value is not _MISSING:
+                return value
         try:
             value = thing.__dict__[self._name]
         except KeyError:
@@ -187,21 +211,22 @@ class _Constant:
         if run_context is None or not isinstance(value, list):
             return value
         # The command may append to it.
-        return run_context.state.setdefault(("constant", self._name), copy.copy(value))
+        return run_context.state.setdefault(key, copy.copy(value))
 
     def __set__(self, thing: types.ModuleType, value: object) -> None:
-        run_context = context.current()
-        if run_context is None:
+        home = context.current_worker() or context.current()
+        if home is None:
             thing.__dict__[self._name] = value
         else:
-            run_context.state["constant", self._name] = value
+            home.state["constant", self._name] = value
 
 
 def constants_class(original: Any, _site: str) -> object:
     """
     DEFAULT_LOCAL_TMP: a folder for each run, removed with it. Upstream has one for the process, with a cache of modules by name in it.
 
-    The others are changed by `ansible --tree`, and up to 2.19 by the first play of a process, if the transport is `smart`.
+    The others are changed by `ansible --tree`, and up to 2.19 by the first play of a process, if the transport is `smart`. Whatever else a plugin
+    assigns is its worker's, and ansible-core sees it there as well.
     """
 
     class Constants(original):  # type: ignore[misc]
@@ -229,6 +254,12 @@ def constants_class(original: Any, _site: str) -> object:
         @DEFAULT_LOCAL_TMP.setter
         def DEFAULT_LOCAL_TMP(self, value: str) -> None:  # noqa: N802  # Ansible's name
             self.__dict__["DEFAULT_LOCAL_TMP"] = value
+
+        def __setattr__(self, name: str, value: object) -> None:
+            known = any(name in vars(kind) for kind in Constants.__mro__)
+            if not known and context.current() is not None:
+                setattr(Constants, name, _Constant(name))
+            super().__setattr__(name, value)
 
         def __getattr__(self, name: str) -> object:
             # Python 3.14 and 3.15 read a module's dict before a property of its class (gh-156399), unless the class has this method.

@@ -228,7 +228,7 @@ SEAMS: tuple[Seam, ...] = (
         "the live view pauses while a person types",
         strategy.asks,
     ),
-    Seam(f"{_DISPLAY}.verbosity", _IMPLICIT, run_state.per_run(lambda _: 0), optional=True),
+    Seam(f"{_DISPLAY}.verbosity", _IMPLICIT, run_state.verbosity, optional=True),
     Seam(
         f"{_DISPLAY}._warns",
         "said once in each run",
