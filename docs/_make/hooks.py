@@ -28,8 +28,9 @@ def changes() -> str:
     """What is in CHANGELOG.md, and before it what waits in changelog.d for the next release."""
     told = (ROOT / "CHANGELOG.md").read_text().replace("# Changelog", "# Changes", 1)
     fragments = sorted((ROOT / "changelog.d").glob("*.md"))
-    waiting = ["## Not released yet", "", *("- " + " ".join(path.read_text().split()) for path in fragments)]
-    return told.replace("<!-- towncrier release notes start -->", "\n".join(waiting) + "\n")
+    waiting = ["- " + " ".join(path.read_text().split()) for path in fragments]
+    heading = ["## Not released yet", ""] if waiting else []
+    return told.replace("<!-- towncrier release notes start -->", "\n".join([*heading, *waiting]) + "\n")
 
 
 def source(path: str) -> str:
