@@ -126,3 +126,16 @@ def results(result, task=None):
         if event.event in ("runner_on_ok", "runner_on_failed", "runner_on_unreachable") and task in (None, event.task):
             found[event.host] = event.event_data["res"]
     return found
+
+
+def processes(project, name):
+    """The processes of this project's runs whose command contains the name."""
+    found = []
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and os.readlink(entry / "cwd").startswith(str(project.folder)):
+                if name in (entry / "cmdline").read_text():
+                    found.append(int(entry.name))
+        except OSError:
+            continue
+    return found

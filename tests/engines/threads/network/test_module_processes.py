@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import shutil
 import signal
 
 import pytest
 
 import prepare_collections
-from network_support import SOON, results, wait_for
+from network_support import SOON, processes, results, wait_for
 
 pytestmark = [pytest.mark.spawns, pytest.mark.interrupts]
 
@@ -28,19 +27,6 @@ def project(on_devices, devices):
     made = on_devices(devices)
     made.hosts({"all": {"ansible_network_cli_ssh_type": "libssh"}})
     return made
-
-
-def processes(project, name):
-    """The processes of this project's runs whose command contains the name."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and os.readlink(entry / "cwd").startswith(str(project.folder)):
-                if name in (entry / "cmdline").read_text():
-                    found.append(int(entry.name))
-        except OSError:
-            continue
-    return found
 
 
 def helpers(project):
