@@ -287,6 +287,35 @@ def test_a_callback_that_ends_its_process_ends_its_run_and_not_the_program(
     assert sent == []
 
 
+def test_a_handler_that_a_callback_sets_is_called_and_is_that_of_later_workers(project, play, sent):
+    project.write(
+        "callback_plugins/handles.py",
+        """
+        import os, signal
+        from ansible.plugins.callback import CallbackBase
+        class CallbackModule(CallbackBase):
+            CALLBACK_VERSION, CALLBACK_TYPE, CALLBACK_NAME = 2.0, "aggregate", "handles"
+            def v2_playbook_on_play_start(self, play):
+                seen = []
+                assert signal.signal(signal.SIGUSR2, lambda *_: seen.append(1)) == signal.SIG_DFL
+                os.kill(os.getpid(), signal.SIGUSR2)
+                assert seen == [1]
+        """,
+    )
+    task = play("""
+        def act(host):
+            import os, signal
+            os.kill(os.getpid(), signal.SIGUSR2)
+            return "%s %s" % (host, callable(signal.getsignal(signal.SIGUSR2)))
+    """)
+    try:
+        found = messages(project.run(task, limit="h1", timeout=SOON))
+    finally:
+        (project.folder / "callback_plugins/handles.py").unlink()
+    assert found == {"h1": "h1 True"}
+    assert sent == []
+
+
 @pytest.mark.parametrize("how", ["_thread.interrupt_main()", "interrupt_main()"])
 def test_interrupting_the_main_thread_interrupts_the_workers_own(project, play, sent, monkeypatch, how):
     monkeypatch.setattr(_thread, "interrupt_main", lambda *args: sent.append(("interrupt_main", *args)))

@@ -151,6 +151,8 @@ class _Signal(WorkerView):
             return signal.signal(
                 number, action
             )  # since 2.22 Ansible's handler writes stacks to a file; the default action would end the process
+        if run_context is not None and run_context.terminal is None:
+            return worker_signals.set_action(run_context, number, action)
         return signal.SIG_DFL
 
     @staticmethod

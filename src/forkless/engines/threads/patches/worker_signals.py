@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from forkless.engines.threads import context
 
 if TYPE_CHECKING:
+    from forkless.engines.threads.context import RunContext
     from forkless.engines.threads.workers.worker import AlarmAction, Worker
 
 __all__ = ["action_of", "deliver", "end", "interrupt_main", "is_for_worker", "leave", "set_action"]
@@ -26,6 +27,9 @@ __all__ = ["action_of", "deliver", "end", "interrupt_main", "is_for_worker", "le
 _IGNORED = {getattr(signal, name, None) for name in ("SIGCHLD", "SIGURG", "SIGWINCH", "SIGCONT", "SIGPIPE", "SIGXFSZ")}
 # These would stop a worker until somebody continues it, which nobody can.
 _STOPPING = {getattr(signal, name, None) for name in ("SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU")}
+
+# ansible-core's main process sets handlers for these, and its workers others.
+_OF_CORE = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGALRM", None)}
 
 
 def is_for_worker(pid: int) -> bool:
@@ -40,8 +44,8 @@ def is_for_worker(pid: int) -> bool:
 
 def deliver(number: int) -> None:
     """Do what the signal does to a process: call its handler, nothing, or end it."""
-    worker = context.current_worker()
-    action = signal.SIG_DFL if worker is None else action_of(worker, number)
+    home = context.current_worker() or context.current()
+    action = signal.SIG_DFL if home is None else action_of(home, number)
     if number == 0 or action == signal.SIG_IGN or (action == signal.SIG_DFL and number in _IGNORED | _STOPPING):
         return
     if callable(action) and number not in (signal.SIGKILL, signal.SIGSTOP):
@@ -82,14 +86,18 @@ def _on_own_thread() -> bool:
     return home is None or home.thread is None or home.thread is threading.current_thread()
 
 
-def set_action(worker: Worker, number: int, action: AlarmAction) -> AlarmAction:
-    before = action_of(worker, number)
-    worker.state.setdefault("signals", {})[number] = action
+def set_action(home: Worker | RunContext, number: int, action: AlarmAction) -> AlarmAction:
+    """Of a run's own thread, actions for the signals that ansible-core handles itself are not kept."""
+    before = action_of(home, number)
+    if home.worker is not None or number not in _OF_CORE:
+        home.state.setdefault("signals", {})[number] = action
     return before
 
 
-def action_of(worker: Worker, number: int) -> AlarmAction:
+def action_of(home: Worker | RunContext, number: int) -> AlarmAction:
+    """What was set for a worker, or for its run when the worker had none: a forked worker inherited it."""
     if number == signal.SIGALRM:
-        return worker.on_alarm
-    found: AlarmAction = worker.state.get("signals", {}).get(number, signal.SIG_DFL)
+        return signal.SIG_DFL if home.worker is None else home.worker.on_alarm
+    of_run: AlarmAction = home.run_context.state.get("signals", {}).get(number, signal.SIG_DFL)
+    found: AlarmAction = home.state.get("signals", {}).get(number, of_run)
     return found
