@@ -11,7 +11,7 @@ import pytest
 from engines_support import messages
 from forkless.core.stop import Stop
 from forkless.engines.threads import context
-from forkless.engines.threads.speed import facts
+from forkless.engines.threads.speed import facts, native_results
 from forkless.engines.threads.workers import copy_variables, worker_process
 
 pytestmark = pytest.mark.spawns
@@ -242,3 +242,53 @@ def test_only_a_strategy_of_ansible_core_without_a_debugger_is_given_the_facts_t
         tasks = f"- debug:\n  {task}\n- debug:\n  {task}\n"
         assert project.run(tasks, head=head, limit="h1", env=environ).rc == 0
         assert any(given) is expected, (head, task, environ)
+
+
+@pytest.mark.matrix
+def test_random_results_are_made_native_as_by_ansible_core_itself(run_context):
+    try:
+        from ansible._internal._json import AnsibleVariableVisitor as Visitor
+    except ImportError:
+        return  # 2.18 has no visitor
+    from ansible._internal._datatag._tags import Origin
+    from ansible._internal._json import EncryptedStringBehavior
+    from ansible.parsing.vault import EncryptedString
+
+    native = {name: True for name in ("convert_mapping_to_dict", "convert_sequence_to_list", "convert_custom_scalars")}
+    kinds = (
+        {},
+        {
+            **native,
+            "convert_to_native_values": True,
+            "apply_transforms": True,
+            "visit_keys": True,
+            "encrypted_string_behavior": EncryptedStringBehavior.REDACT,
+        },
+        {"trusted_as_template": True},
+        {"origin": Origin(path="/f")},
+    )
+    asked = []
+
+    def original(visitor, value):
+        asked.append(visitor)
+        return Visitor.visit(visitor, value)
+
+    ours = native_results.visited(original, "")
+    dice = random.Random(3)
+    odd = (EncryptedString(ciphertext="x"), {1}, object, Origin(path="/f").tag("text"))
+    for turn in range(300):
+        value = {"first": _tree(dice, 4), _tagged("second"): _tree(dice, 3), "third": 1}
+        if turn % 5 == 0:
+            value["odd"] = dice.choice(odd)
+            value["keys"] = {_tagged("key"): [1]}
+            value["rows"] = [{_tagged("key"): row} for row in range(9)]
+        for kind in kinds:
+            theirs, made = (
+                _answer(lambda value, visit=visit, kind=kind: visit(Visitor(**kind), value), value)
+                for visit in (Visitor.visit, ours)
+            )
+            assert made == theirs
+        plain = {"table": [{"name": "n", "size": n} for n in range(9)], "text": "x"}
+        copied = ours(Visitor(**kinds[1]), plain)
+        assert {id(one) for one in _containers(copied)}.isdisjoint(id(one) for one in _containers(plain))
+    assert all(visitor.trusted_as_template or visitor.origin for visitor in asked)

@@ -32,7 +32,7 @@ from forkless.engines.threads.patches import (
     syntax_trees,
     url_openers,
 )
-from forkless.engines.threads.speed import caches, facts, inventory, routing, shortcuts
+from forkless.engines.threads.speed import caches, facts, inventory, native_results, routing, shortcuts
 from forkless.engines.threads.workers import loop_items, result_queue, worker, worker_process
 from forkless.patching.seam import for_speed
 from forkless.patching.seams import KNOWN, Seam, always, made_by
@@ -585,6 +585,7 @@ SEAMS: tuple[Seam, ...] = (
     # -- steps without effect for most tasks
     *shortcuts.SEAMS,
     *facts.SEAMS,
+    *native_results.SEAMS,
     *inventory.SEAMS,
     *routing.SEAMS,
     # -- modules that run in this process, because no program can be started or by request
