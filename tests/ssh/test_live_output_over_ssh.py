@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 import forkless
@@ -48,3 +52,18 @@ def test_lines_of_a_host_come_while_its_task_runs(tmp_path, sshds, sshd, as_root
     first, user = failed["stdout_lines"]
     assert (user == "root") is becoming
     assert told == [first, user, "by a job"]  # one by one: told at the end, they would have come together
+
+
+def test_json_lines_have_it_before_the_result_of_its_task(tmp_path, sshds, sshd):
+    (tmp_path / "play.yml").write_text("- hosts: all\n  gather_facts: false\n  tasks: [{command: echo said}]\n")
+    common = f"-F none -o UserKnownHostsFile={sshds.known_hosts} -o IdentityAgent=none"
+    line = ["-i", f"{sshd.address},", "-c", "forkless.core.ssh", "-u", sshd.user, "--key-file", str(sshds.key)]
+    line += ["-e", json.dumps({"ansible_port": sshd.port, "ansible_python_interpreter": "/usr/bin/python3"})]
+    done = subprocess.run(
+        [sys.executable, "-m", "forkless", "playbook", "--format", "jsonl", *line, "--ssh-common-args", common, "play.yml"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    events = [json.loads(one) for one in done.stdout.splitlines()]
+    told = [(one["event"], one["event_data"].get("text")) for one in events if one["event"].startswith("runner_on_o")]
+    assert told == [("runner_on_output", "said"), ("runner_on_ok", None)]
