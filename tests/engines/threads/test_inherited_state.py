@@ -356,9 +356,13 @@ def test_each_kind_of_plugin_leaves_its_state_to_later_workers(project, where):
     )
     inventory = str(project.folder / "start.yml")
     result = project.run(TASKS.replace("FQ", prefix), inventory=inventory, head=f"strategy: {prefix}marks")
-    found = messages(result)
-    assert [one.split(", ") for one in found[2:]] == [WHOLE] * 2
-    assert stock(project, inventory) == found
+    found = [one.split(", ") for one in messages(result)]
+    assert found[2:] == [WHOLE] * 2
+    of_stock = [one.split(", ") for one in stock(project, inventory)]
+    for told in (found, of_stock):
+        # Whether the first host's result was there before the second host's worker started is a matter of time.
+        told[1] = [mark for mark in told[1] if mark != "ok"]
+    assert of_stock == found
 
 
 def test_a_worker_keeps_the_environment_with_which_it_started(project):

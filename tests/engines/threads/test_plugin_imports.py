@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 import types
+import zlib
 
 import pytest
 
@@ -258,8 +259,10 @@ def test_a_callback_that_ends_its_process_ends_its_run_and_not_the_program(
     """As the play's own process would end; also on a thread that the callback has started."""
     monkeypatch.setattr(os, "_exit", lambda *args: sent.append(("_exit", *args)))
     monkeypatch.setattr(_thread, "interrupt_main", lambda *args: sent.append(("interrupt_main", *args)))
+    # A name for each case: two files of one name, size and second are one for Python, which would load the code of the case before.
+    name = f"callback_plugins/ends_{zlib.crc32(f'{act} {on_thread}'.encode())}.py"
     project.write(
-        "callback_plugins/ends.py",
+        name,
         f"""
         import _thread, os, signal, threading, time
         from ansible.plugins.callback import CallbackBase
@@ -279,7 +282,7 @@ def test_a_callback_that_ends_its_process_ends_its_run_and_not_the_program(
     try:
         result = project.run("- debug: {msg: went on}", limit="h1", timeout=SOON)
     finally:
-        (project.folder / "callback_plugins/ends.py").unlink()
+        (project.folder / name).unlink()
     # ansible-core has a status of its own for Ctrl-C, which reaches it if the thread is its own.
     caught = code == -2 and not on_thread
     assert ("User interrupted execution" in result.stdout, result.rc) == (caught, result.rc if caught else code)

@@ -378,8 +378,12 @@ def test_a_module_whose_interpreter_went_away_is_unreachable_and_not_run_twice(p
 def test_an_interpreter_that_is_killed_between_two_tasks_is_started_again(project):
     (project.folder / "library/mine.py").write_text(MODULE)
     (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")
-    # Dead before the next task comes: of one that dies while it is given an order nobody knows how far it got.
-    over = "kill -9 {{ r.parent }}; while grep -qs '^State:.[^Z]' /proc/{{ r.parent }}/status; do sleep 0.05; done"
+    # Dead before the next task comes, with the shell that may have started it and holds its stdin: of one that dies while it is given an
+    # order nobody knows how far it got.
+    over = (
+        "s=$(cut -d' ' -f6 /proc/{{ r.parent }}/stat); kill -9 {{ r.parent }}; "
+        "while grep -qs '^State:.[^Z]' /proc/{{ r.parent }}/status /proc/$s/status; do sleep 0.05; done"
+    )
     tasks = f'    - mine:\n      register: r\n    - raw: "{over}"\n    - mine:\n'
     result = forkless.run(**project(tasks), limit="a")
     assert result.rc == 0, result.stdout
