@@ -129,7 +129,7 @@ def test_async_tasks_are_masked_or_silent_and_say_nothing_after_their_end(tmp_pa
         {"name": "Secret", "shell": "echo hidden", "async": 100, "poll": 1, "no_log": True},
         {"name": "Left", "shell": "echo alone", "async": 100, "poll": 0},
         {"name": "Late", "shell": "while :; do echo late; sleep 0.1; done", "async": 1, "poll": 1, "ignore_errors": True},
-        {"name": "After", "shell": "sleep 1; echo after"},  # for about 5 seconds the job of the task before prints on
+        {"name": "After", "shell": "sleep 1.5; echo after"},  # for about 5 seconds the job of the task before prints on
     ]  # fmt: skip
     for task in tasks:
         task["vars"] = {"ansible_async_dir": str(tmp_path / "jobs")}  # its usual place is not always below $HOME

@@ -19,7 +19,7 @@ BOOK = """
   become: "{{ becoming }}"
   tasks:
     - name: Say
-      shell: "echo first; sleep 1; id -un; exit 3"
+      shell: "echo first; sleep 1.5; id -un; exit 3"
       ignore_errors: true
     - command: echo hidden
       no_log: true
