@@ -440,3 +440,146 @@ def test_what_cannot_be_copied_is_shared_and_locks_are_new(project):
         '- name: "begin {{ \'\' | t.state.start }}"\n  debug: {msg: "{{ 1 | t.state.ask }}"}\n' * 2, limit="h1,h2"
     )
     assert sorted(messages(result)) == ["0 1", "1 1", "2 1", "3 1"]
+
+
+# What the code of plugins must not be hindered by: each file's filter is used in a task's name, on the run's own thread, and then by workers.
+ODD = {
+    "a registry that the file which imports it fills": (
+        """
+        from ansible_collections.t.state.plugins.module_utils.registry import REGISTRY, register
+        @register
+        class Member:
+            pass
+        def use(value):
+            return "%s %s" % (sorted(REGISTRY), REGISTRY["Member"] is Member)
+        """,
+        "['Member'] True",
+    ),
+    "a library's object": (
+        """
+        from ansible_collections.t.state.plugins.module_utils.shared import CACHE
+        import json
+        MARKS = vars(json).setdefault("forkless_test_marks", [])
+        def use(value):
+            MARKS.append(value)
+            CACHE.append(value)
+            return str(len(CACHE))
+        """,
+        "2",
+    ),
+    "objects that are no plain values": (
+        """
+        import datetime, uuid
+        def first(): return "first"
+        def second(): return "second"
+        LAST = {"at": datetime.datetime(2000, 1, 1), "by": first, "id": uuid.UUID(int=1)}
+        def use(value):
+            before = "%s %s %s" % (LAST["at"].year, LAST["by"](), LAST["id"].int)
+            LAST.update(at=datetime.datetime(2026, 1, 1), by=second, id=uuid.UUID(int=2))
+            return before
+        """,
+        "2026 second 2",
+    ),
+    "members of an enumeration": (
+        """
+        import enum
+        class Phase(enum.Enum):
+            INIT, READY = 1, 2
+        class Flags(enum.Flag):
+            A, B = 1, 2
+        STATE = {"phase": Phase.INIT}
+        def use(value):
+            before, STATE["phase"], both = STATE["phase"], Phase.READY, Flags.A | Flags.B
+            return "%s %s %s" % (before is Phase.READY, Flags(1) is Flags.A, isinstance(both, Flags))
+        """,
+        "True True True",
+    ),
+    "a proxy that raises": (
+        """
+        class Proxy:
+            __slots__ = ()
+            def __getattr__(self, name):
+                raise RuntimeError("outside of a context")
+        class Other:
+            @property
+            def __class__(self):
+                raise RuntimeError("outside of a context")
+        FIRST, LATER = [Proxy(), Other()], []
+        ONE, OTHER = Proxy(), Other()
+        def use(value):
+            global LATER
+            LATER = Proxy()
+            return "used"
+        """,
+        "used",
+    ),
+    "random bytes": (
+        """
+        import os
+        KEY = bytearray(os.urandom(4))
+        def use(value):
+            KEY[0] = 1
+            return type(KEY).__name__
+        """,
+        "bytearray",
+    ),
+    "a deep recursion through a cache": (
+        """
+        import functools
+        @functools.lru_cache(maxsize=None)
+        def depth(n):
+            return 0 if n == 0 else 1 + depth(n - 1)
+        def use(value):
+            return str(depth(3 if value == "run" else 350))
+        """,
+        "350",
+    ),
+    "constants and handlers that are removed again": (
+        """
+        import csv, signal
+        from ansible import constants
+        def use(value):
+            constants.FORKLESS_TEST = 1
+            del constants.FORKLESS_TEST
+            csv.register_dialect("excel", delimiter=";")
+            row = next(csv.reader(["a;b,c"]))
+            csv.unregister_dialect("excel")
+            handler = lambda *_: None
+            signal.signal(signal.SIGUSR2, handler)
+            return "%s %s %s" % (hasattr(constants, "FORKLESS_TEST"), row, signal.getsignal(signal.SIGUSR2) is handler)
+        """,
+        "False ['a;b', 'c'] True",
+    ),
+}
+UTILS = {
+    "plugins/module_utils/registry.py": """
+        REGISTRY = {}
+        def register(kind):
+            REGISTRY[kind.__name__] = kind
+            return kind
+    """,
+    "plugins/module_utils/shared.py": "CACHE = []\n",
+}
+OFFERED = "class FilterModule:\n    def filters(self):\n        return {'%s': use}\n"
+
+
+@pytest.mark.matrix
+def test_odd_objects_of_plugins_hinder_no_worker(project):
+    files = {path: textwrap.dedent(text) for path, text in UTILS.items()}
+    for number, (text, _) in enumerate(ODD.values()):
+        files[f"plugins/filter/odd_{number}.py"] = textwrap.dedent(text) + OFFERED % f"odd_{number}"
+    write_collection(project, files)
+    project.write("ansible.cfg", "[defaults]\ncollections_path = collections\n")
+    tasks = "".join(
+        f"- name: \"{{{{ 'run' | t.state.odd_{number} }}}}\"\n"
+        f'  debug: {{msg: "{{{{ inventory_hostname | t.state.odd_{number} }}}}"}}\n'
+        for number in range(len(ODD))
+    )
+    try:
+        found = messages(project.run(tasks, limit="h1,h2", forks=2))
+    finally:
+        marks = vars(json).pop("forkless_test_marks", None)
+    assert sorted(marks) == ["h1", "h2", "run"]  # the program's own object: no worker has set it back
+    assert dict(zip(ODD, zip(found[::2], found[1::2], strict=True), strict=True)) == {
+        name: (told, told) for name, (_, told) in ODD.items()
+    }

@@ -34,22 +34,24 @@ def _cache(function: Callable[..., object]) -> PluginValue:
     return _cached(function, None, False)
 
 
+def _returns(value: object) -> Callable[..., object]:
+    return lambda *_args, **_kwargs: value
+
+
 def _cached(function: Callable[..., object], maxsize: int | None, typed: bool) -> PluginValue:
     results: list[tuple[tuple[object, ...], dict[str, object], object]] = []
-    given: list[object] = []
 
     def compute(*args: object, **kwargs: object) -> object:
-        if given:
-            return given.pop()
         value = function(*args, **kwargs)
-        if context.current_worker() is None and context.current() is not None:
-            results.append((args, kwargs, value))
-            if maxsize is not None and len(results) > max(maxsize, 0):
-                del results[0]
+        results.append((args, kwargs, value))
+        if maxsize is not None and len(results) > max(maxsize, 0):
+            del results[0]
         return value
 
-    made: PluginValue = functools.lru_cache(maxsize, typed)(functools.update_wrapper(compute, function))
-    made.__wrapped__ = function
+    in_run = context.current_worker() is None and context.current() is not None
+    # Of C: in a worker a function that calls itself must not need a second frame of Python for each call.
+    called: PluginValue = functools.partial(compute if in_run else function)
+    made: PluginValue = functools.update_wrapper(functools.lru_cache(maxsize, typed)(called), function)
     empty = made.cache_clear
 
     def cache_clear() -> None:
@@ -59,9 +61,9 @@ def _cached(function: Callable[..., object], maxsize: int | None, typed: bool) -
     def keep() -> None:
         """Fill the cache with the results in the list."""
         for args, kwargs, value in results:
-            given.append(value)
+            called.__setstate__((_returns(value), (), {}, None))
             made(*args, **kwargs)
-            given.clear()  # if the cache had it already
+        called.__setstate__((compute if in_run else function, (), {}, None))
 
     made.cache_clear, made.forkless_results, made.forkless_keep = cache_clear, results, keep
     return made

@@ -50,19 +50,25 @@ def _found(dialect: object) -> object:
     return dialect
 
 
+def _with_found(dialect: tuple[object, ...], options: dict[str, object]) -> list[object]:
+    """The arguments with the dialect that a name means. Without one, the stdlib looks up no name, not even "excel"."""
+    if "dialect" in options:
+        options["dialect"] = _found(options["dialect"])
+    return [_found(one) for one in dialect]
+
+
 def register_dialect(original: Callable[..., None], _site: str) -> object:
     @functools.wraps(original)
-    def register(name: str, /, dialect: object = "excel", **options: object) -> None:
+    def register(name: str, /, *dialect: object, **options: object) -> None:
         table = _own_table()
+        given = _with_found(dialect, options)
         if table is None or not isinstance(name, str):
-            original(
-                name, _found(dialect), **options
-            )  # which also raises the stdlib's error for a name that is no text
+            original(name, *given, **options)  # which also raises the stdlib's error for a name that is no text
             return
         import _csv  # imported here, as csv below: few runs need it
 
         make: Callable[..., object] = _csv.Dialect
-        table[name] = make(_found(dialect), **options)
+        table[name] = make(*given, **options)
 
     return register
 
@@ -106,7 +112,8 @@ def read_or_write(original: Callable[..., object], _site: str) -> object:
     """`csv.reader` and `csv.writer`, which DictReader and DictWriter call as well."""
 
     @functools.wraps(original)
-    def call(lines: object, /, dialect: object = "excel", **options: object) -> object:
-        return original(lines, _found(dialect), **options)
+    def call(lines: object, /, *dialect: object, **options: object) -> object:
+        given = _with_found(dialect, options)
+        return original(lines, *given, **options)
 
     return call

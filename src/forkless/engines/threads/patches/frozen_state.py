@@ -36,11 +36,11 @@ class Frozen:
 
     def __init__(self, data: bytes, shared: list[object]) -> None:
         self.data = data
-        self._shared = shared
+        self.shared = shared
 
     def thaw(self, counterpart: Callable[[PluginValue], object]) -> PluginValue:
         """A new copy. `counterpart` returns the worker's own object for a name that was given to `freeze`."""
-        return _Thaw(self.data, self._shared, counterpart).load()
+        return _Thaw(self.data, self.shared, counterpart).load()
 
 
 def freeze(thing: object, known: Mapping[int, object]) -> Frozen:

@@ -15,6 +15,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import marshal
+import pickle
+import threading
 from typing import TYPE_CHECKING, TypeAlias
 
 from forkless.engines.threads import context
@@ -139,8 +141,19 @@ class _Record:
                     found.append((place, "assign", value))
             elif not data.startswith(_PICKLED) and data != _as_bytes(own[place]):
                 twin = marshal.loads(data)  # noqa: S302  # our own bytes
+                if type(value) is bytearray:
+                    twin = bytearray(twin)
+                elif not _is_plain(value):  # marshal makes bytes of a bytearray or an array
+                    continue
                 found.append((place, "fill", state_of(twin)) if has_parts(twin) else (place, "assign", twin))
         return found
+
+
+def _is_plain(value: PluginValue) -> bool:
+    kind = type(value)
+    if kind is dict:
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    return all(map(_is_plain, value)) if kind in (list, tuple, set, frozenset) else is_immutable(value)
 
 
 def _is_state(value: object) -> bool:
@@ -156,17 +169,46 @@ def _as_bytes(value: PluginValue) -> bytes:
     try:
         return marshal.dumps(value, 2)
     except ValueError:
-        return _PICKLED + _frozen(value)
+        return _by_items(value) if type(value) is dict and len(value) <= _FEW else _frozen(value)
+
+
+# A dict of so many names is looked at name by name: beside one object that is not plain, the others may be large.
+_FEW = 100
+
+
+def _by_items(value: dict[PluginValue, PluginValue]) -> bytes:
+    parts: list[bytes] = []
+    shared: list[object] = []
+    for one in [part for item in [*value.items()] for part in item]:
+        try:
+            made = marshal.dumps(one, 2)
+        except ValueError:
+            made = _frozen(one)
+            shared += getattr(made, "shared", ())
+        parts += len(made).to_bytes(8, "big"), made
+    seen = _Seen(_PICKLED + b"".join(parts))
+    seen.shared = shared
+    return seen
+
+
+class _Seen(bytes):
+    """Bytes with ids of objects, and these objects: as long as they are kept, no other object has such an id."""
+
+    shared: list[object]
 
 
 def _frozen(value: PluginValue) -> bytes:
     if is_plain_object(value):
         with contextlib.suppress(ValueError):
-            return marshal.dumps(value.__dict__, 2)
+            return _PICKLED + marshal.dumps(value.__dict__, 2)
     try:
-        return freeze(state_of(value) if has_parts(value) else value, {}).data
+        made = freeze(state_of(value) if has_parts(value) else value, {})
     except Exception:  # noqa: BLE001  # an object's own code may raise anything
-        return b""
+        return _PICKLED
+    # The bytes have only numbers of what is shared: times, functions.
+    seen = _Seen(_PICKLED + made.data + repr([*map(id, made.shared)]).encode())
+    seen.shared = made.shared
+    return seen
 
 
 class _Snapshot:
@@ -204,16 +246,18 @@ class _RunModules:
 
     def __init__(self) -> None:
         self.records: dict[Hashable, _Record] = {}
-        self._roots: set[int] = set()
+        # Callbacks may import a file on the thread of results.
+        self._lock = threading.Lock()
         self._newest: _Snapshot | None = None
 
     def add(
         self, key: Hashable, module: types.ModuleType, load: Callable[[], types.ModuleType], *, varies: bool
     ) -> None:
-        record = _Record(key, module, load, varies=varies, elsewhere=self._roots)
-        self._roots.update(record.root_ids())
-        self.records = {**self.records, key: record}
-        self._newest = None
+        elsewhere = {number for one in self.records.values() for number in one.root_ids()}
+        record = _Record(key, module, load, varies=varies, elsewhere=elsewhere)
+        with self._lock:
+            self.records = {**self.records, key: record}
+            self._newest = None
 
     def snapshot(self) -> _Snapshot:
         changed = [record for record in self.records.values() if record.has_changed()]
@@ -230,25 +274,38 @@ class _Inheritance:
         self._own: dict[Hashable, tuple[dict[Place, object], dict[Route, Holder]]] = {}
         self._changes: dict[Hashable, list[Change]] | None = None
         self._copying = False
+        self._postponed = False
 
     def give(self, key: Hashable, module: types.ModuleType) -> None:
         """Give the state to a module that the worker has just executed."""
         record = self._snapshot.records.get(key)
-        if record is None or not (record.varies or key in self._snapshot.differing):
+        if record is None or not (record.varies or key in self._snapshot.differing or self._postponed):
             return
+        self._own.pop(key, None)  # found while the file was being executed
         places, _ = self._found(key, module)
         if record.varies:
             self._apply(key, record.differences(places))
-        if key not in self._snapshot.differing:
+        if key not in self._snapshot.differing and not self._postponed:
             return
         if self._changes is not None:
             self._apply(key, self._changes.get(key, []))
         elif not self._copying:
-            # Objects of other modules are looked for, and these modules executed; they are given their state afterwards.
-            self._copying = True
-            self._changes = self._snapshot.changes.thaw(self._counterpart)
-            for one in [one for one in self._own if one in self._snapshot.differing]:
-                self._apply(one, self._changes.get(one, []))
+            self._copy()
+
+    def _copy(self) -> None:
+        """Objects of other modules are looked for, and these modules executed; they are given their state afterwards."""
+        self._copying = True
+        try:
+            changes = self._snapshot.changes.thaw(self._counterpart)
+        except LookupError:
+            # A file that is being executed imports this one, and has not made the object yet: tried again when it is executed.
+            self._postponed = True
+            return
+        finally:
+            self._copying = False
+        self._changes, self._postponed = changes, False
+        for one in [one for one in self._own if one in self._snapshot.differing]:
+            self._apply(one, changes.get(one, []))
 
     def _found(self, key: Hashable, module: types.ModuleType) -> tuple[dict[Place, object], dict[Route, Holder]]:
         """The places of the worker's module, as its import has left them."""
@@ -270,6 +327,7 @@ class _Inheritance:
 
     def _apply(self, key: Hashable, changes: list[Change]) -> None:
         places, found = self._own[key]
+        first = self._snapshot.records[key].first
         for (route, name), how, content in changes:
             holder = found.get(route)
             if holder is None:
@@ -278,10 +336,27 @@ class _Inheritance:
                 holder.put(name, content)
             elif how == "delete":
                 holder.delete(name)
-            elif (route, name) in places:
+            elif (route, name) in places and places[route, name] is not first.get((route, name)):
+                # What the run's module has as well is a library's object, which all share.
                 state: PluginValue = content
                 fill(places[route, name], state)
                 holder.filled(name)
+
+
+# What the code of a plugin's or library's objects may raise when they are looked at or copied. The worker's module then stays as its import has left
+# it: no play fails because of this. A stop and a task's time limit are none of these.
+_OF_OBJECTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    pickle.PickleError,
+)
 
 
 def executed(key: Hashable, module: types.ModuleType, load: Callable[[], types.ModuleType], *, varies: bool) -> None:
@@ -294,12 +369,14 @@ def executed(key: Hashable, module: types.ModuleType, load: Callable[[], types.M
     if worker is None:
         run_context = context.current()
         if run_context is not None:
-            run_context.state.setdefault(_OF_RUN, _RunModules()).add(key, module, load, varies=varies)
+            with contextlib.suppress(*_OF_OBJECTS):
+                run_context.state.setdefault(_OF_RUN, _RunModules()).add(key, module, load, varies=varies)
         return
     worker.state.setdefault(_FILES, set()).add(module.__file__)
     inherited: _Inheritance | None = worker.state.get(_OF_WORKER)
     if inherited is not None:
-        inherited.give(key, module)
+        with contextlib.suppress(*_OF_OBJECTS):
+            inherited.give(key, module)
 
 
 def has_executed(worker: Worker, file: str) -> bool:
@@ -319,4 +396,5 @@ def take_snapshot(run_context: RunContext, worker: Worker) -> None:
         worker.environ = dict(run_context.environ)
     modules: _RunModules | None = run_context.state.get(_OF_RUN)
     if modules is not None:
-        worker.state[_OF_WORKER] = _Inheritance(modules.snapshot())
+        with contextlib.suppress(*_OF_OBJECTS):
+            worker.state[_OF_WORKER] = _Inheritance(modules.snapshot())

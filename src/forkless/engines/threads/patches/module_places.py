@@ -77,7 +77,9 @@ _CONTAINERS = (dict, list, set, frozenset, tuple, deque, bytearray)
 def is_immutable(value: object) -> bool:
     """Whether the value can be shared, because no code can change it. Text and numbers that ansible-core has tagged are immutable, too."""
     kind = type(value)
-    return kind in _IMMUTABLE or isinstance(value, enum.Enum) or (isinstance(value, _SCALARS) and _is_core(kind))
+    if issubclass(kind, enum.Enum):  # a member of a plugin's enumeration has a counterpart in the worker's
+        return not is_of_plugin(kind)
+    return kind in _IMMUTABLE or (issubclass(kind, _SCALARS) and _is_core(kind))
 
 
 def is_code(value: object) -> bool:
@@ -85,9 +87,9 @@ def is_code(value: object) -> bool:
     kind = type(value)
     return (
         kind in _CODE
-        or isinstance(value, type | types.ModuleType | logging.Logger | ModuleView)
+        or issubclass(kind, type | types.ModuleType | logging.Logger | ModuleView)
         or kind.__module__ in ("typing", "__future__")
-        or (_is_core(kind) and not isinstance(value, _CONTAINERS))
+        or (_is_core(kind) and not issubclass(kind, _CONTAINERS))
     )
 
 
@@ -147,7 +149,7 @@ class _Attributes:
         self._names = vars(owner)
 
     def __iter__(self) -> Iterator[object]:
-        return iter([value for name, value in self._names.items() if name not in _SET_BY_LOADER])
+        return iter([value for name, value in [*self._names.items()] if name not in _SET_BY_LOADER])
 
 
 class _Defaults(Holder):
@@ -265,13 +267,15 @@ def holders(module: types.ModuleType) -> dict[Route, Holder]:
             if name.startswith("__") and name != "__wrapped__" and not isinstance(value, types.FunctionType):
                 continue
             one: PluginValue = value
-            if isinstance(one, contextvars.ContextVar):
+            if type(one) is contextvars.ContextVar:
                 found[*above, name] = _Variable(one)
                 continue
-            if isinstance(one, property):
+            if issubclass(type(one), property):
                 one = one.fget
-            while isinstance(one, staticmethod | classmethod):
+            while issubclass(type(one), staticmethod | classmethod):
                 one = one.__func__
+            if not issubclass(type(one), type | types.FunctionType | _CACHED):
+                continue  # asked first: a proxy's own code may raise anything
             if getattr(one, "__module__", None) != module.__name__ or id(one) in seen:
                 continue
             route = (*above, name)
@@ -295,18 +299,27 @@ def holders(module: types.ModuleType) -> dict[Route, Holder]:
 _slots: Callable[[type], list[str]] = vars(copyreg)["_slotnames"]  # which pickle uses; it is in no stub
 
 
+def _attributes(value: PluginValue) -> dict[str, object] | None:
+    try:
+        found: dict[str, object] = value.__dict__
+    except Exception:  # noqa: BLE001  # none; or a proxy, whose own code may raise anything
+        return None
+    return found
+
+
 def state_of(value: PluginValue) -> tuple[object, dict[str, object]]:
     """What `fill` gives to another object: the items of a container, and the attributes."""
     items: object = None
-    if isinstance(value, dict):
+    kind = type(value)  # not isinstance: a proxy answers for another object
+    if issubclass(kind, dict):
         items = dict(value)
-    elif isinstance(value, list | deque | bytearray):
+    elif issubclass(kind, list | deque | bytearray):
         items = [*value]
-    elif isinstance(value, set):
+    elif issubclass(kind, set):
         items = {*value}
-    attributes = dict(getattr(value, "__dict__", {}))
+    attributes = dict(_attributes(value) or {})
     for name in _slots(type(value)):
-        with contextlib.suppress(AttributeError):
+        with contextlib.suppress(Exception):  # not assigned, or an object's own code
             attributes[name] = getattr(value, name)
     return items, attributes
 
@@ -314,8 +327,8 @@ def state_of(value: PluginValue) -> tuple[object, dict[str, object]]:
 def has_parts(value: PluginValue) -> bool:
     """Whether another object can be filled with its state; not so of a tuple, nor of one of C without attributes, such as an iterator."""
     return (
-        isinstance(value, dict | list | set | deque | bytearray)
-        or hasattr(value, "__dict__")
+        issubclass(type(value), dict | list | set | deque | bytearray)
+        or _attributes(value) is not None
         or bool(_slots(type(value)))
     )
 
@@ -326,7 +339,7 @@ def is_plain_object(value: PluginValue) -> bool:
     return (
         kind.__reduce_ex__ is object.__reduce_ex__
         and not _slots(kind)
-        and hasattr(value, "__dict__")
+        and _attributes(value) is not None
         and kind.__basicsize__ <= 32
     )
 
@@ -342,7 +355,7 @@ def fill(thing: PluginValue, state: tuple[PluginValue, dict[str, object]]) -> No
     elif isinstance(thing, set | deque):
         thing.clear()
         (thing.update if isinstance(thing, set) else thing.extend)(items)
-    own = getattr(thing, "__dict__", None)
+    own = _attributes(thing)
     if own is not None:
         own.clear()
     for name, value in attributes.items():

@@ -220,6 +220,15 @@ class _Constant:
         else:
             home.state["constant", self._name] = value
 
+    def __delete__(self, thing: types.ModuleType) -> None:
+        home = context.current_worker() or context.current()
+        if home is None:
+            found = thing.__dict__.pop(self._name, _MISSING)
+        else:
+            found = home.state.pop(("constant", self._name), _MISSING)
+        if found is _MISSING:
+            raise AttributeError(f"module {thing.__name__!r} has no attribute {self._name!r}")
+
 
 def constants_class(original: Any, _site: str) -> object:
     """

@@ -186,6 +186,9 @@ class _Signal(WorkerView):
         worker = context.current_worker()
         if worker is not None and not context.in_forked_child():
             return worker_signals.action_of(worker, number)
+        run_context = context.current()
+        if run_context is not None and number in run_context.state.get("signals", {}):
+            return worker_signals.action_of(run_context, number)
         return signal.getsignal(number)
 
     @staticmethod
