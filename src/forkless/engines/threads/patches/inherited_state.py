@@ -186,12 +186,12 @@ def _by_items(value: dict[PluginValue, PluginValue]) -> bytes:
             made = _frozen(one)
             shared += getattr(made, "shared", ())
         parts += len(made).to_bytes(8, "big"), made
-    seen = _Seen(_PICKLED + b"".join(parts))
+    seen = _Fingerprint(_PICKLED + b"".join(parts))
     seen.shared = shared
     return seen
 
 
-class _Seen(bytes):
+class _Fingerprint(bytes):
     """Bytes with ids of objects, and these objects: as long as they are kept, no other object has such an id."""
 
     shared: list[object]
@@ -206,7 +206,7 @@ def _frozen(value: PluginValue) -> bytes:
     except Exception:  # noqa: BLE001  # an object's own code may raise anything
         return _PICKLED
     # The bytes have only numbers of what is shared: times, functions.
-    seen = _Seen(_PICKLED + made.data + repr([*map(id, made.shared)]).encode())
+    seen = _Fingerprint(_PICKLED + made.data + repr([*map(id, made.shared)]).encode())
     seen.shared = made.shared
     return seen
 
