@@ -437,6 +437,22 @@ def test_a_line_does_not_wait_for_the_time_of_a_bar():
     assert told == [b"1%", b"2%", b"a line"] or told == [b"1%", b"a line", b"2%"]
 
 
+def test_a_bar_that_waits_is_told_though_a_line_was_told_meanwhile():
+    told = []
+    timed = TimedOutput(types.SimpleNamespace(tell=lambda stream, text, dropped: told.append(text)))
+    timed.write(b"o", b"\r1%")
+    timed.write(b"o", b"\r2%")
+    timed.write(b"e", b"a line\n")
+    timed._on_time()
+    try:
+        assert b"a line" in told
+        assert b"2%" in told or timed._timer is not None
+    finally:
+        for stream in (b"o", b"e"):
+            timed.end(stream)
+    assert timed._timer is None
+
+
 @pytest.mark.parametrize("size", [7, 1000, 100_000])
 def test_a_bar_that_is_drawn_often_is_told_as_it_is_in_the_end(size):
     lines = live_output.OutputLines()

@@ -119,6 +119,7 @@ class TimedOutput:
             self._timer = None
         for stream, dropped, text in self._lines.take(time.monotonic()):
             self._live.tell("stderr" if stream == b"e" else "stdout", text, dropped)
+        self._tell_due()  # a bar may wait whose time has not come
 
 
 def live_output_of(action: AnsibleAction) -> LiveOutput | None:
