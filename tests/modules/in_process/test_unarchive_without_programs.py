@@ -11,6 +11,8 @@ import zipfile
 
 import pytest
 
+from forkless.modules.in_process import programs
+
 
 @pytest.fixture
 def tree(tmp_path):
@@ -112,6 +114,40 @@ def test_an_archive_that_reaches_outside_is_refused(builtin, tmp_path):
     )
     assert result["failed"]
     assert not (tmp_path / "escaped").exists()
+
+
+@pytest.mark.parametrize("old_python", [False, True], ids=["", "without filters"])
+def test_a_hard_link_that_leads_outside_is_refused(builtin, tmp_path, monkeypatch, old_python):
+    if old_python:
+        monkeypatch.delattr(tarfile, "tar_filter", raising=False)
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "out").mkdir()
+    for name in ("../secret", str(tmp_path / "secret")):
+        with tarfile.open(tmp_path / "evil.tar", "w") as file:
+            link = tarfile.TarInfo("linked")
+            link.type, link.linkname = tarfile.LNKTYPE, name
+            file.addfile(link)
+        result = builtin(
+            "unarchive",
+            {"src": str(tmp_path / "evil.tar"), "dest": str(tmp_path / "out"), "remote_src": True},
+            programs=False,
+        )
+        assert "would be extracted outside" in str(result), result
+        assert not (tmp_path / "out" / "linked").exists()
+
+
+@pytest.mark.parametrize("old_python", [False, True], ids=["", "without filters"])
+def test_hard_links_within_the_archive_are_made_and_the_root_is_a_folder_too(tmp_path, monkeypatch, old_python):
+    if old_python:
+        monkeypatch.delattr(tarfile, "tar_filter", raising=False)
+    (tmp_path / "one").write_text("text")
+    (tmp_path / "two").hardlink_to(tmp_path / "one")
+    inside = str(tmp_path / "out").lstrip("/")
+    with tarfile.open(tmp_path / "links.tar", "w") as file:
+        for name in ("one", "two"):
+            file.add(tmp_path / name, f"{inside}/{name}")
+    assert programs.tar(["--extract", "-C", "/", "-f", str(tmp_path / "links.tar")])[0] == 0
+    assert (tmp_path / "out" / "two").samefile(tmp_path / "out" / "one")
 
 
 def test_an_option_that_only_the_real_tar_has_is_named(builtin, tree, tmp_path):

@@ -155,16 +155,21 @@ def _extract(options: _Tar, archive: tarfile.TarFile) -> Said:
         # The stdlib's filter refuses members outside of the folder. It also masks modes, so tar's rule is applied after it.
         return with_mode(tarfile.tar_filter(member, folder), member.mode)
 
+    above = os.path.realpath(options.folder)
+
+    def inside(path: str) -> bool:
+        return os.path.commonpath([above, os.path.realpath(path)]) == above
+
     for member in list(options.members(archive)):
         path = os.path.join(options.folder, member.name)
         if options.keep_newer and os.path.lexists(path) and os.lstat(path).st_mtime > member.mtime:
             continue
+        if not inside(path) or (member.islnk() and not inside(os.path.join(options.folder, member.linkname))):
+            raise ValueError(f"{member.name} would be extracted outside of {options.folder}")
         if hasattr(tarfile, "tar_filter"):
             archive.extract(member, options.folder, filter=keep)
-        elif f"{os.path.realpath(path)}/".startswith(f"{os.path.realpath(options.folder)}/"):  # Python before 3.11.4
+        else:  # Python before 3.11.4
             archive.extract(with_mode(member, member.mode), options.folder)
-        else:
-            raise ValueError(f"{member.name} would be extracted outside of {options.folder}")
     return 0, "", ""
 
 
