@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import forkless.queue
 from forkless.cli import main, sliced_playbook
 from forkless.queue import preview
 from forkless.runs import slices
-from queue_support import launch, lines, playbook
+from queue_support import launch, lines, playbook, wait_until
 
 pytestmark = pytest.mark.spawns
 
@@ -414,3 +415,75 @@ def test_a_slice_that_has_ended_before_it_is_told_its_hosts_is_known_by_its_exit
     assert one.answer() == ""
     one.begin("@hosts")
     assert one.wait() == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("hosts", ["@hosts", ""])
+def test_a_slice_that_fails_before_it_knows_its_hosts_says_why_if_it_has_some(tmp_path, monkeypatch, capfd, hosts):
+    monkeypatch.chdir(tmp_path)
+    one = sliced_playbook._Slice(2, ["none.yml"], sliced_playbook.SlicedOutput())
+    one.begin(hosts)
+    assert one.wait() == 1
+    assert capfd.readouterr().err == ("[ERROR]: the playbook: none.yml could not be found\n" if hosts else "")
+
+
+@pytest.mark.parametrize(
+    ("words", "variables"),
+    [
+        (["-kK"], {}),
+        (["--vault-id", "x@prompt"], {}),
+        ([], {"ANSIBLE_ASK_PASS": "1"}),
+        ([], {"ANSIBLE_VAULT_IDENTITY_LIST": "x@prompt"}),
+    ],
+)
+def test_slices_that_would_each_ask_for_a_password_are_refused(five_hosts, monkeypatch, capfd, words, variables):
+    playbook(five_hosts, tasks=["- debug:"])
+    monkeypatch.chdir(five_hosts)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["playbook", "--slices=2", "--slices-anyway", "site.yml", "-i", "hosts.ini", *words]) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1), err
+    assert "a password would be asked for in every slice" in err
+
+
+def test_a_signal_while_slices_are_started_ends_those_that_come_after_it(five_hosts, monkeypatch, capfd):
+    class Slice(sliced_playbook._Slice):
+        def __init__(self, number, argv, output):
+            super().__init__(number, argv, output)
+            if number == 2:  # the first has told the hosts
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    playbook(five_hosts, tasks=[f"- raw: touch {five_hosts}/{{{{ inventory_hostname }}}}"])
+    monkeypatch.chdir(five_hosts)
+    monkeypatch.setattr(sliced_playbook, "_Slice", Slice)
+    monkeypatch.setattr(sliced_playbook.platform, "cores", lambda: 1)
+    code = main(["playbook", "--slices=2", "--slices-anyway", "site.yml", "-i", "hosts.ini"])
+    assert (code, capfd.readouterr().out) == (128 + signal.SIGTERM, "")
+    assert not list(five_hosts.glob("web*"))
+
+
+INVENTORY = """\
+#!/bin/sh
+if grep -qzx -e -1 /proc/$PPID/cmdline; then  # any slice but the first
+    echo $$ >pid
+    exec sleep 240
+fi
+read pid <pid
+echo "$pid" >seen
+exit 1
+"""
+
+
+def test_a_slice_that_is_ended_ends_its_inventory_script(project, monkeypatch, capfd):
+    playbook(project, tasks=["- debug:"])
+    script = project / "hosts.sh"
+    script.write_text(INVENTORY)
+    script.chmod(0o755)
+    os.mkfifo(project / "pid")
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED", "1")
+    monkeypatch.setattr(sliced_playbook.platform, "cores", lambda: 2)
+    assert main(["playbook", "--slices=2", "--slices-anyway", "site.yml", "-i", "hosts.sh"]) == 1
+    assert "hosts.sh" in capfd.readouterr().err
+    pid = int((project / "seen").read_text())
+    wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the end of the script")

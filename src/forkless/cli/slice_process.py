@@ -14,12 +14,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING
+import tempfile
+from typing import TYPE_CHECKING, BinaryIO
 
 from forkless.cli import guarded
 from forkless.cli.ansible_command import run_command
 from forkless.cli.command_view import CommandView
 from forkless.cli.slice_records import COLUMNS, HEADER, TEXT, SliceRecords
+from forkless.core.errors import SpecError
 from forkless.core.terminal import TerminalChoices
 
 if TYPE_CHECKING:
@@ -92,7 +94,10 @@ class _SliceView(CommandView):
         self._descriptor, self._answer = descriptor, answer
         self._records = SliceRecords(sys.stdout)
         # What is wrong with the arguments or the inventory is said once, by the first slice.
-        self._stderr = -1 if answer >= 0 else _silenced_stderr()
+        self._stderr = -1
+        self._kept: BinaryIO | None = None
+        if answer < 0:
+            self._stderr, self._kept = _kept_back_stderr()
 
     def _limit(self, loader: DataLoader, inventory: InventoryManager, variables: VariableManager) -> str:
         """Arguments and inventory are read. Wait until the hosts of this slice are known."""
@@ -101,16 +106,33 @@ class _SliceView(CommandView):
 
             with open(self._answer, "w", encoding="utf-8") as file:
                 json.dump(slicing.answer_about(loader, inventory, variables), file)
-        with open(self._descriptor, encoding="utf-8") as told:
-            limit = told.read()
+        limit = self._told()
+        kept, self._kept = self._kept, None
         if not limit:  # the parent has ended, or has no hosts for this slice
             raise SystemExit(0)
-        if self._stderr >= 0:
+        if kept is not None:
             sys.stderr.flush()
             os.dup2(self._stderr, 2)
         return limit
 
+    def _told(self) -> str:
+        with open(self._descriptor, encoding="utf-8") as told:
+            return told.read()
+
+    def tell_failure(self) -> None:
+        """The slice has failed. If that was before it knew its hosts, and it has some, write what was kept back: no other slice says it."""
+        if self._kept is not None and self._told():
+            sys.stderr.flush()
+            os.dup2(self._stderr, 2)
+            self._kept.seek(0)
+            sys.stderr.write(self._kept.read().decode("utf-8", "replace"))
+
     def begin(self, options: argparse.Namespace) -> TerminalChoices:
+        if _asks(options):
+            raise SpecError(
+                "a password would be asked for in every slice; name a file "
+                "(--become-password-file, --connection-password-file, --vault-password-file)"
+            )
         return TerminalChoices(
             limit=self._limit,
             modules=options.modules,
@@ -123,13 +145,25 @@ class _SliceView(CommandView):
         self._records.put(TEXT)
 
 
-def _silenced_stderr() -> int:
-    """Let stderr lead to nowhere. A descriptor for what it was."""
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
-    return kept
+def _asks(options: argparse.Namespace) -> bool:
+    """Whether Ansible would ask for a password. Its parser knows short flags in one word, the environment and ansible.cfg."""
+    from ansible import constants
+
+    identities = [*constants.DEFAULT_VAULT_IDENTITY_LIST, *options.vault_ids]
+    sources = [one.partition("@")[2] if "@" in one else one for one in identities]
+    return bool(
+        options.ask_pass
+        or options.become_ask_pass
+        or options.ask_vault_pass
+        or {"prompt", "prompt_ask_vault_pass"}.intersection(sources)
+    )
+
+
+def _kept_back_stderr() -> tuple[int, BinaryIO]:
+    """Keep back what is written to stderr: a descriptor for what stderr was, and the file that takes it."""
+    before, kept = os.dup(2), tempfile.TemporaryFile()  # noqa: SIM115  # open until the slice knows its hosts
+    os.dup2(kept.fileno(), 2)
+    return before, kept
 
 
 def main(argv: list[str]) -> int:
@@ -137,7 +171,14 @@ def main(argv: list[str]) -> int:
     for one in (descriptor, answer):
         if one >= 0:
             os.set_inheritable(one, False)
-    return run_command("ansible-playbook", argv[2:], view=_SliceView(descriptor, answer))
+    view = _SliceView(descriptor, answer)
+    code = 1
+    try:
+        code = run_command("ansible-playbook", argv[2:], view=view)
+    finally:
+        if code:
+            view.tell_failure()
+    return code
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from forkless.cli import slice_records, terminal_text
@@ -43,7 +44,6 @@ _ALONE = (
     "--list-tags",
     "--syntax-check",
 )
-_ASKING = ("-k", "-K", "-J", "--ask-pass", "--ask-become-pass", "--ask-vault-pass", "--ask-vault-password")
 
 
 def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -56,10 +56,6 @@ def _parse(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     for word in rest:
         if word.split("=")[0] in _ALONE:
             raise SpecError(f"{word.split('=')[0]} does not go with --slices")
-        if word in _ASKING:
-            raise SpecError(
-                f"{word} would ask in every slice; name a file (--become-password-file, --connection-password-file, --vault-password-file)"
-            )
     return asked, rest
 
 
@@ -111,6 +107,11 @@ class _Slice:
     def signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
             self._process.send_signal(number)
+
+    def wait_until(self, moment: float) -> None:
+        """Wait until the process has ended, or the moment has come."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, moment - time.monotonic()))
 
     def wait(self) -> int:
         code = self._process.wait()
@@ -233,10 +234,17 @@ def _passing_on(running: list[_Slice]) -> Iterator[list[int]]:
 
 
 def _end(waiting: list[_Slice]) -> None:
-    """End slices that have not begun."""
+    """
+    End slices that have not begun. One that waits for its hosts ends by itself. One that still reads the inventory gets SIGTERM: it ends
+    the inventory scripts and removes its folders, which it could not do after SIGKILL.
+    """
     for one in waiting:
-        one.signal(signal.SIGKILL)
         one.begin("")
+    moment = time.monotonic() + 1.0
+    for one in waiting:
+        one.wait_until(moment)
+    for one in waiting:
+        one.signal(signal.SIGTERM)
     for one in waiting:
         one.wait()
 
@@ -255,11 +263,14 @@ def main(argv: list[str]) -> int:
         sys.stdout.reconfigure(errors="replace")  # as Ansible does: what hosts print need not be text
     output = SlicedOutput()
     running: list[_Slice] = []
+
+    def start(many: int) -> None:
+        for number in range(len(running) + 1, many + 1):
+            running.append(_Slice(number, [*rest, *given], output))  # noqa: PERF401  # a signal goes to those that are in the list
+
     with tempfile.TemporaryDirectory(prefix="forkless-slices-") as folder, _passing_on(running) as came:
         # As many as can be at work at once import ansible-core and read the inventory; the first looks up the hosts, and all wait.
-        running += [
-            _Slice(number, [*rest, *given], output) for number in range(1, min(asked.slices, platform.cores()) + 1)
-        ]
+        start(min(asked.slices, platform.cores()))
         told = running[0].answer()
         if not told and not came:
             ended = running.pop(0)
@@ -275,7 +286,10 @@ def main(argv: list[str]) -> int:
             _end(running)
             raise
         parts = slices.divide(hosts, asked.slices)
-        running += [_Slice(number, [*rest, *given], output) for number in range(len(running) + 1, len(parts) + 1)]
+        start(len(parts))
+        if came:  # those that were started after it do not know
+            _end(running)
+            return 128 + came[0]
         for number, one in enumerate(running):
             path = os.path.join(folder, f"slice-{number + 1}")
             if number < len(parts):
