@@ -271,7 +271,8 @@ async def _serve(
             roots = ", ".join(one.root for one in projects.values() if not isinstance(one, GitProject))
             about = f"It starts playbooks of {roots}. " if roots else ""
             if not projects:
-                about = "To start playbooks from it, call this in their folder, or with --project DIR. "
+                where = "in their folder, or " if options.config is None else ""
+                about = f"To start playbooks from it, call this {where}with --project DIR. "
             sys.stdout.write(f"forkless: the page is at\n\n    {address}\n\n{about}Ctrl-C ends it.\n")
             sys.stdout.flush()
             if options.open_browser:

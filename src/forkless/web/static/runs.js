@@ -29,13 +29,13 @@ function cells(run) {
 }
 
 const body = byId("rows");
-let held = null; // the answer that would move rows, while the pointer is over them
+let held = null; // the answer that would move rows, while a mouse is over them; a finger never leaves them
 
 // Rows that come or go would move the one that somebody is about to click. Those that are there are brought up to date at once.
 function drawSteady(answer) {
   const there = new Map(answer.runs.map((run) => [run.id, run]));
   const moves = answer.runs.some((run) => !rows.has(run.id)) || [...rows.keys()].some((id) => !there.has(id));
-  held = moves && body.matches(":hover") ? answer : null;
+  held = moves && matchMedia("(hover: hover)").matches && body.matches(":hover") ? answer : null;
   draw(held ? { ...answer, runs: [...rows].map(([id, row]) => there.get(id) ?? row.run).sort((one, other) => other.id - one.id) } : answer);
 }
 body.addEventListener("pointerleave", () => { if (held) { draw(held); held = null; } });
