@@ -154,7 +154,9 @@ def test_who_insists_on_an_interrupt_ends_it_at_once_and_the_task_too(places, fo
     path, _ = places
     bin_ = environment(folder / "own")
     (site,) = (folder / "own").glob("lib/*/site-packages")
-    (site / "sitecustomize.py").write_text(PATIENT)
+    # Debian's Python has a sitecustomize of its own. The name comes after shared.pth, which makes forkless importable.
+    (site / "so_patient.py").write_text(PATIENT)
+    (site / "so_patient.pth").write_text("import so_patient\n")
     (folder / "lookup_plugins").mkdir()
     (folder / "lookup_plugins" / "blocks.py").write_text(BLOCKS)
     (folder / "blocked.yml").write_text(BLOCKED)
