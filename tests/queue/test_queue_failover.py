@@ -158,6 +158,7 @@ class Pair:
     def __init__(self, folder):
         self.ports = (free_port(), free_port())
         self._folder = folder
+        self._is_killed = False
         self.primary = EmbeddedServer(os.path.join(folder, "one"))
         self.standby = EmbeddedServer(os.path.join(folder, "two"))
 
@@ -201,8 +202,9 @@ class Pair:
     def kill_primary(self):
         """All its processes at once, as with a machine that is switched off."""
         first = int(pathlib.Path(self.primary._data, "postmaster.pid").read_text().split()[0])
-        children = pathlib.Path(f"/proc/{first}/task/{first}/children").read_text().split()
         os.kill(first, signal.SIGSTOP)  # it starts no other meanwhile
+        children = pathlib.Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        self._is_killed = True
         for pid in (*children, first):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
@@ -215,6 +217,11 @@ class Pair:
         self.promote()
 
     def close(self):
+        if self._is_killed:  # its shared memory is removed when it is started again
+            # The file would keep it from that where nobody waits for orphans: the process that it names is there as a zombie.
+            pathlib.Path(self.primary._data, "postmaster.pid").unlink()
+            log = os.path.join(self.primary._data, "start.log")
+            self.primary._call("pg_ctl", "start", "-D", self.primary._data, "-w", "-l", log, check=False)
         for server in (self.primary, self.standby):
             self.primary._call("pg_ctl", "stop", "-D", server._data, "-m", "immediate", "-w", check=False)
 
