@@ -284,7 +284,7 @@ def test_runs_readers_and_launchers_go_on_after_a_failover(pair, workers, projec
         assert sorted(lines(acts)) == sorted(["0", "1", "2", "last"] * 3)
         assert database.all("SELECT DISTINCT attempt FROM forkless.run") == [(1,)]
         said = follower.communicate(timeout=240)[0]
-        assert follower.returncode == 0
+        assert follower.returncode == 0, said
         assert said.count("TASK [last]") == 1
         assert "PLAY RECAP" in said
     finally:
