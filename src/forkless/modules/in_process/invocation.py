@@ -156,7 +156,7 @@ def thread_start(original: Callable[..., object], _site: str) -> object:
     @functools.wraps(original)
     def start(thread: threading.Thread) -> None:
         invocation = current()
-        # A thread of an executor, which may be a library's, belongs to whoever submits each item.
+        # A thread of an executor, which may be a library's, works for the invocation that submitted the item.
         if invocation is None or getattr(thread, "_target", None) is pools._worker:
             original(thread)
             return

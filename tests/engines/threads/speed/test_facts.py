@@ -215,6 +215,28 @@ def test_a_callback_that_changes_facts_changes_its_own_copy(project):
     assert messages(result) == {"h1": "n0 20 n0 {'_ansible_x': 1, 'y': [1]} {'y': [1]}"}
 
 
+LOOKUP = """
+from ansible.plugins.lookup import LookupBase
+
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **kwargs):
+        variables['ansible_facts']['deep']['y'].append('by a lookup')
+        return ['changed']
+"""
+
+
+@pytest.mark.matrix
+def test_a_lookup_in_the_name_of_a_task_that_changes_facts_changes_its_own_copy(project):
+    _write(project)
+    project.write("lookup_plugins/changes.py", LOOKUP)
+    named = "- {name: \"{{ lookup('changes') }}\", debug: {msg: named}}\n"
+    tasks = f'- change_facts: {{make: true}}\n{named * 2}- debug: {{msg: "{READ}"}}\n'
+    result = project.run(tasks, limit="h1", env={"ANSIBLE_DEPRECATION_WARNINGS": "0"})
+    assert messages(result) == {"h1": "n0 20 n0 {'_ansible_x': 1, 'y': [1]} {'y': [1]}"}
+    assert "TASK [changed]" in result.stdout
+
+
 @pytest.mark.matrix
 def test_only_a_strategy_of_ansible_core_without_a_debugger_is_given_the_facts_themselves(project, monkeypatch):
     given = []

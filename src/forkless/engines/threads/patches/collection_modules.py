@@ -282,8 +282,8 @@ class PrivateModules:
                 return known[1]
             shared.pop(name, None)  # the file has changed
         module = _empty(entry)
-        # A shared file is under way too: whoever looks at the stack meanwhile, as ansible-core does for each deprecation, asks
-        # for the module of this file, and must find this one.
+        # A shared file is entered here too while it is executed: ansible-core looks at the stack for each deprecation, asks for the module of
+        # this file, and must find this one.
         loading = _Loading(module)
         if self._loading.setdefault(name, loading) is not loading:
             return self.load(entry)

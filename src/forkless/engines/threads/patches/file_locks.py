@@ -179,7 +179,7 @@ def _ask_lock(worker: Worker, fd: FileDescriptorLike, wanted: bytes) -> bytes:
 
 
 def _release_all(worker: Worker) -> None:
-    """The locks of a process end with it, whoever keeps its files open."""
+    """The locks of a process end with it, also if another process or thread keeps its files open."""
     with _guard:
         for number, (owner, file) in list(_lockers.items()):
             if owner is worker:

@@ -65,6 +65,10 @@ def snapshot_of_vars(original: Any, _site: str) -> object:
     return get_vars
 
 
+# The attributes of a task that a strategy templates itself.
+_TEMPLATED_BY_STRATEGY = ("name", "run_once", "any_errors_fatal", "throttle")
+
+
 def _is_for_strategy(run_context: RunContext, asked: dict[str, object]) -> bool:
     """Whether these are the arguments with which a strategy that only reads asks for the variables of a task. A worker copies them."""
     strategy, task = run_context.strategy, asked.get("task")
@@ -75,6 +79,9 @@ def _is_for_strategy(run_context: RunContext, asked: dict[str, object]) -> bool:
         asked.get("_hosts") is strategy._hosts_cache
         and thread_context.current_worker() is None
         and getattr(task, "debugger", None) is None
+        # A lookup plugin in a template of the strategy is given the variables themselves, and may change them.
+        and not any("{" in str(getattr(task, name, "")) for name in _TEMPLATED_BY_STRATEGY)
+        and "{" not in str(getattr(asked.get("play"), "vars_files", ""))
     )
 
 
