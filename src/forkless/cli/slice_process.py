@@ -3,7 +3,7 @@
 One slice of `forkless playbook --slices`: a process that carries the playbook out on its part of the hosts.
 
 It is started as `python -m forkless.cli.slice_process DESCRIPTOR ANSWER ARGUMENTS` before the parts are known: it imports ansible-core and reads
-the inventory meanwhile, and then its limit from the descriptor. The first slice has a descriptor ANSWER: it looks which hosts there are and what
+the inventory meanwhile, and then its limit, and the core that it has for itself, from the descriptor. The first slice has a descriptor ANSWER: it looks which hosts there are and what
 stands against slices, and writes that there before it waits; a process of its own for this would import ansible-core once more. It writes a line
 of JSON for each piece of Ansible's output, and no events: making, sending and reading them took more of the processor than debug and set_fact
 tasks take themselves.
@@ -17,7 +17,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, BinaryIO
 
-from forkless.cli import guarded
+from forkless.cli import guarded, slice_affinity, slice_records
 from forkless.cli.ansible_command import run_command
 from forkless.cli.command_view import CommandView
 from forkless.cli.slice_records import COLUMNS, HEADER, TEXT, SliceRecords
@@ -106,10 +106,13 @@ class _SliceView(CommandView):
 
             with open(self._answer, "w", encoding="utf-8") as file:
                 json.dump(slicing.answer_about(loader, inventory, variables), file)
-        limit = self._told()
+        told = self._told()
         kept, self._kept = self._kept, None
-        if not limit:  # the parent has ended, or has no hosts for this slice
+        if not told:  # the parent has ended, or has no hosts for this slice
             raise SystemExit(0)
+        limit, core = slice_records.part_in(told)
+        if core is not None:
+            slice_affinity.keep_to(core)
         if kept is not None:
             sys.stderr.flush()
             os.dup2(self._stderr, 2)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-What a slice of `forkless playbook --slices` writes to its parent: a line of JSON for each piece of Ansible's output, with its kind.
+What a slice of `forkless playbook --slices` and its parent tell each other. The parent: which hosts the slice has, and which core. The slice: a
+line of JSON for each piece of Ansible's output, with its kind.
 
 Apart from slice_process.py, so that the parent imports nothing that only a run needs: the slices start when it has.
 """
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import TextIO
 
-__all__ = ["COLUMNS", "HEADER", "KINDS", "RECAP", "TEXT", "SliceRecords"]
+__all__ = ["COLUMNS", "HEADER", "KINDS", "RECAP", "TEXT", "SliceRecords", "part", "part_in"]
 
 # The kinds of records: the name of a play or task, other text, and what happened to each host in the end.
 KINDS = HEADER, TEXT, RECAP = "header", "text", "recap"
@@ -23,6 +24,17 @@ COLUMNS = {"ok": "ok", "changed": "changed", "unreachable": "dark", "failed": "f
     "ignored": "ignored",
 }
 """The columns of Ansible's recap, and the names of their counts in ansible-core."""
+
+
+def part(limit: str, core: int | None) -> str:
+    """What the parent tells a slice that has hosts."""
+    return json.dumps([limit, core])
+
+
+def part_in(told: str) -> tuple[str, int | None]:
+    """The limit and the core in what `part` made."""
+    limit, core = json.loads(told)
+    return limit, core
 
 
 class SliceRecords:

@@ -20,14 +20,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from forkless.cli import slice_records, terminal_text
+from forkless.cli import slice_affinity, slice_records, terminal_text
 from forkless.cli.command_flags import add_slice_flags
 from forkless.core import platform
 from forkless.core.errors import SpecError
 from forkless.runs import slices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["SlicedOutput", "main"]
 
@@ -65,8 +65,10 @@ class _Slice:
     there are (slice_process.py).
     """
 
-    def __init__(self, number: int, argv: list[str], output: SlicedOutput) -> None:
-        self._output, self._number = output, number
+    def __init__(
+        self, number: int, argv: list[str], output: SlicedOutput, ended: Callable[[], None] = lambda: None
+    ) -> None:
+        self._output, self._number, self._ended = output, number, ended
         hosts, self._hosts = os.pipe()
         self._answer, answer = os.pipe() if number == 1 else (-1, -1)
         passed = (hosts, answer) if number == 1 else (hosts,)
@@ -91,11 +93,11 @@ class _Slice:
         with open(self._answer, encoding="utf-8") as file:
             return file.read()
 
-    def begin(self, limit: str) -> None:
-        """Let the process run its part of the hosts; with "" it ends, and nothing was run."""
+    def begin(self, part: str) -> None:
+        """Let the process run its part of the hosts (slice_records.part); with "" it ends, and nothing was run."""
         # A process that has ended says so by its exit code.
         with contextlib.suppress(BrokenPipeError), open(self._hosts, "w", encoding="utf-8") as file:
-            file.write(limit)
+            file.write(part)
 
     def _read(self) -> None:
         assert self._process.stdout is not None  # noqa: S101  # for the type checker
@@ -103,6 +105,11 @@ class _Slice:
             # If nobody reads our own output any more, the slice goes on: it would wait for ever on a pipe that is full.
             with contextlib.suppress(OSError, ValueError):
                 self._output.line(line, self._number)
+        self._ended()
+
+    def free(self, cores: list[int]) -> None:
+        """Let the process use all cores."""
+        slice_affinity.free(self._process.pid, cores)
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -263,10 +270,15 @@ def main(argv: list[str]) -> int:
         sys.stdout.reconfigure(errors="replace")  # as Ansible does: what hosts print need not be text
     output = SlicedOutput()
     running: list[_Slice] = []
+    cores = platform.core_numbers()
+
+    def free() -> None:
+        for one in running:
+            one.free(cores)
 
     def start(many: int) -> None:
         for number in range(len(running) + 1, many + 1):
-            running.append(_Slice(number, [*rest, *given], output))  # noqa: PERF401  # a signal goes to those that are in the list
+            running.append(_Slice(number, [*rest, *given], output, free))  # noqa: PERF401  # a signal goes to those that are in the list
 
     with tempfile.TemporaryDirectory(prefix="forkless-slices-") as folder, _passing_on(running) as came:
         # As many as can be at work at once import ansible-core and read the inventory; the first looks up the hosts, and all wait.
@@ -290,12 +302,13 @@ def main(argv: list[str]) -> int:
         if came:  # those that were started after it do not know
             _end(running)
             return 128 + came[0]
+        own = slice_affinity.choose(cores, len(parts))
         for number, one in enumerate(running):
             path = os.path.join(folder, f"slice-{number + 1}")
             if number < len(parts):
                 with open(path, "w", encoding="utf-8") as file:
                     file.write("".join(f"{host}\n" for host in parts[number]))
-            one.begin(f"@{path}" if number < len(parts) else "")
+            one.begin(slice_records.part(f"@{path}", own[number]) if number < len(parts) else "")
         codes = [one.wait() for one in running]
     output.recap()
     return max(codes)

@@ -12,6 +12,7 @@ __all__ = [
     "can_exec",
     "can_fork",
     "can_thread",
+    "core_numbers",
     "cores",
     "ctty_tools",
     "green_threads",
@@ -171,3 +172,14 @@ def open_files_limit() -> int | None:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def core_numbers() -> list[int]:
+    """The numbers of the cores that this process may use; [] where a process cannot choose among them, or not for its single threads."""
+    try:
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores)
+        os.listdir(f"/proc/{os.getpid()}/task")
+    except (AttributeError, OSError):
+        return []
+    return sorted(cores)

@@ -36,6 +36,7 @@ NAMES = (
     "network-asyncssh",
     "live-output",
     "loop-workers",
+    "slice-cores",
 )
 
 
