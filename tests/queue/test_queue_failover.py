@@ -30,9 +30,12 @@ import pytest
 
 import forkless
 import forkless.queue
+from forkless.cli import main, queue_view
+from forkless.queue import Queue, schema, sweep
 from forkless.queue import database as databases
-from forkless.queue import schema, sweep
+from forkless.queue import engine as queue_engine
 from forkless.queue.embedded import EmbeddedServer
+from forkless.queue.errors import DatabaseError
 from forkless.queue.requests import LaunchOptions
 from queue_support import Database, in_make_faults, launch, lines, playbook, wait_until
 
@@ -142,6 +145,63 @@ def test_a_worker_that_a_failover_has_forgotten_takes_runs(url, database, worker
     database.all("DELETE FROM forkless.procrastinate_workers")
     database.all("DELETE FROM forkless.worker")
     assert database.wait_for(launch(url, project), *ENDED) == "successful"
+
+
+def away_every_other_time(monkeypatch, owner, name, first=1):
+    """Let a method of a class fail as in an outage, from its call number `first` on, every other time."""
+    original, calls = getattr(owner, name), []
+
+    async def asked(*values):
+        calls.append(name)
+        if len(calls) >= first and (len(calls) - first) % 2 == 0:
+            raise DatabaseError("away") from psycopg.OperationalError("session is read-only")
+        return await original(*values)
+
+    monkeypatch.setattr(owner, name, asked)
+    return calls
+
+
+def test_who_follows_a_run_to_its_end_gets_its_result_though_the_database_is_away_then(
+    url, database, project, monkeypatch, capsys
+):
+    playbook(project, tasks=["- debug:"])
+    number = launch(url, project)
+    job = database.one("SELECT queue_job FROM forkless.run WHERE id = %s", number)
+    database.one("SELECT forkless.claim(%s, %s, 1, 'w', '{}', 60)", number, job)
+    database.one("SELECT forkless.finish(%s, 1, 'failed', 2, 'said by the run', '{}')", number)
+    monkeypatch.setenv("FORKLESS_DATABASE", url)
+    monkeypatch.setattr(queue_view, "_PATIENCE", 0)
+    # The first comes before anything is followed: a command that cannot begin says so.
+    asked = away_every_other_time(monkeypatch, Queue, "record", first=2)
+    assert main(["runs", "follow", str(number)]) == 2
+    assert "said by the run" in capsys.readouterr().err
+    assert len(asked) >= 6
+
+    async def wait():
+        async with forkless.queue.connect(url) as queue:
+            return await (await queue.run(number)).wait()
+
+    monkeypatch.undo()
+    # The run, the follower's first question and its second are answered: the one after the end is not.
+    asked = away_every_other_time(monkeypatch, Queue, "record", first=4)
+    assert asyncio.run(wait()).rc == 2
+    assert len(asked) == 5
+
+
+def test_a_run_of_the_engine_is_cancelled_though_the_database_is_away_then(monkeypatch):
+    class Run:
+        async def cancel(self):
+            self.cancelled = True
+
+    async def cancel():
+        asked, run = asyncio.Event(), Run()
+        asked.set()
+        await queue_engine._cancel_when(asked, run)
+        return run.cancelled
+
+    asked = away_every_other_time(monkeypatch, Run, "cancel")
+    assert asyncio.run(cancel())
+    assert len(asked) == 2
 
 
 # -- a real failover ----------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from forkless.cli import terminal_text
 from forkless.cli.jobs_view import print_table
 from forkless.cli.sliced_playbook import SlicedOutput
+from forkless.core.errors import ForklessError
 
 if TYPE_CHECKING:
     from forkless.queue import Queue, RunRecord
@@ -110,6 +111,8 @@ async def show(queue: Queue, number: int, form: str) -> int:
 
 async def follow(queue: Queue, number: int, form: str = "pretty", after: int = 0) -> int:
     """Print a run's output as it comes; the exit code is the run's. Ctrl-C leaves the run alone."""
+    from forkless.queue.database import ask_until_back  # this module serves those without the queue's packages, too
+
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None  # noqa: S101  # for the type checker
@@ -137,9 +140,10 @@ async def follow(queue: Queue, number: int, form: str = "pretty", after: int = 0
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         explaining.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
+        # What it could not find out is no failure of the run.
+        with contextlib.suppress(asyncio.CancelledError, ForklessError):
             await explaining
-    record = await queue.record(number)
+    record = await ask_until_back(lambda: queue.record(number))  # as the events, which were followed through an outage
     if last < record.counter:
         sys.stderr.write(
             f"forkless: the events of run {number} were deleted after the time that the queue keeps them\n"
@@ -153,13 +157,17 @@ async def follow(queue: Queue, number: int, form: str = "pretty", after: int = 0
 
 async def _explain(queue: Queue, number: int) -> None:
     """Say once why a run does not begin."""
+    from forkless.queue.database import ask_until_back
+
     await asyncio.sleep(_PATIENCE)
-    if (await queue.record(number)).status == "waiting":
-        why = await queue.waits_for(number)
-        if why is None:
-            why = (
-                "every worker is busy"
-                if await queue.workers()
-                else "there is no worker; start one with `forkless worker`"
-            )
+    if why := await ask_until_back(lambda: _why_waiting(queue, number)):
         sys.stderr.write(f"forkless: run {number} waits: {terminal_text.escaped(why)}\n")
+
+
+async def _why_waiting(queue: Queue, number: int) -> str:
+    if (await queue.record(number)).status != "waiting":
+        return ""
+    why = await queue.waits_for(number)
+    if why is not None:
+        return why
+    return "every worker is busy" if await queue.workers() else "there is no worker; start one with `forkless worker`"

@@ -228,7 +228,7 @@ class Queue:
 
     async def follow(self, number: int, *, after: int = 0) -> AsyncIterator[Event]:
         """Every event after position `after`, as it is stored; ends when the run has ended and all were yielded."""
-        await self.record(number)
+        await database.ask_until_back(lambda: self.record(number))
         changes = self.changes(number)
         try:
             async for _ in changes:
@@ -466,8 +466,8 @@ class QueuedRun:
         return await self.result(events)
 
     async def result(self, events: Sequence[Event]) -> Result:
-        """The result of a run that has ended, with these events of it: one recap over all slices."""
-        record = await self.record()
+        """The result of a run that has ended, with these events of it: one recap over all slices. Waits while the database is away."""
+        record = await database.ask_until_back(self.record)
         if record.slices:
             events = _with_one_recap(events)
         return Result(

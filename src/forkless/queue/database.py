@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
 import select
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from forkless.core.errors import UnsupportedError
 from forkless.queue.errors import DatabaseError, DatabaseFullError, SchemaError
@@ -23,13 +24,15 @@ except ImportError:
     raise UnsupportedError("the queue needs psycopg and procrastinate: pip install 'forkless[queue]'") from None
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+_Answer = TypeVar("_Answer")
 
 __all__ = [
     "AsyncConnection",
     "Connection",
     "ConnectionPool",
+    "ask_until_back",
     "connect",
     "connect_async",
     "conninfo",
@@ -168,6 +171,22 @@ def is_outage(err: BaseException) -> bool:
     )
 
 
+async def ask_until_back(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """
+    What `ask` returns. While the database is away, it is asked again: for who waits for the end of a run anyway, and has seen all of it but the
+    last row. Other errors are raised.
+    """
+    pause = 0.1
+    while True:
+        try:
+            return await ask()
+        except DatabaseError as err:
+            if not is_outage(err.__cause__ or err):
+                raise
+        await asyncio.sleep(pause)
+        pause = min(pause * 2, 5.0)
+
+
 @contextlib.contextmanager
 def translated(url: str) -> Iterator[None]:
     """Raise psycopg's errors as DatabaseError with one sentence."""
@@ -301,8 +320,6 @@ class ConnectionPool:
     """
 
     def __init__(self, url: str, most: int = 4) -> None:
-        import asyncio
-
         self.url = url
         self._idle: list[AsyncConnection] = []
         self._slots = asyncio.Semaphore(most)

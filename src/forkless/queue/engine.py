@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from forkless.core.events import Status
 from forkless.core.result import Outcome
 from forkless.queue.client import QueuedRun, connect
+from forkless.queue.database import ask_until_back
 from forkless.queue.requests import LaunchOptions
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class QueueEngine:
                     deliver(event)
                     if event.stdout:
                         write(event.stdout + "\n")
-                record = await run.record()
+                record = await ask_until_back(run.record)
             finally:
                 forget()
                 stopping.cancel()
@@ -83,7 +84,7 @@ class QueueEngine:
 
 async def _cancel_when(asked: asyncio.Event, run: QueuedRun) -> None:
     await asked.wait()
-    await run.cancel()
+    await ask_until_back(run.cancel)
 
 
 ENGINE = QueueEngine()
