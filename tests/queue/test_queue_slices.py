@@ -257,7 +257,7 @@ def test_templates_and_variables_that_look_across_hosts_are_refused_with_file_an
 
 def test_plays_and_arguments_that_count_hosts_are_refused(five_hosts):
     (five_hosts / "site.yml").write_text(
-        "- hosts: web1\n  tasks: []\n- hosts: web2\n  strategy: debug\n  tasks: []\n"
+        "- hosts: all\n  tasks: []\n- hosts: all\n  strategy: debug\n  tasks: []\n"
         "- hosts: all\n  throttle: 1\n  tasks: []\n- hosts: all\n  strategy: free\n  tasks:\n    - meta: end_play\n"
     )
     found = _examined(five_hosts, ["site.yml"], "--start-at-task", "x", "-f", "1", ANSIBLE_RETRY_FILES_ENABLED="1")[
@@ -270,6 +270,28 @@ def test_plays_and_arguments_that_count_hosts_are_refused(five_hosts):
     ):  # fmt: skip
         assert any(one.startswith(expected) for one in said), (expected, said)
     assert len(said) == 6
+
+
+@pytest.mark.parametrize(
+    ("plays", "refused"),
+    [
+        # The hosts of each play, and which plays are refused. In the first two a slice that stops has no hosts left.
+        (["all", "web1:web2", "web2"], []),
+        (["nobody", "all", "all"], []),
+        (["web1", "web2"], [2]),
+        (["web1:web2", "all", "web1"], [2]),
+        (["all", "web1", "web1:web2"], [3]),
+    ],
+)
+def test_a_play_that_another_one_decides_about_is_refused(five_hosts, plays, refused):
+    """Ansible begins no later play if all hosts of a play have failed: on hosts of other slices, too."""
+    for place, hosts in enumerate(plays, 1):
+        (five_hosts / f"play{place}.yml").write_text(f"- hosts: {hosts}\n  tasks: []\n")
+    names = [f"play{place}.yml" for place in range(1, len(plays) + 1)]
+    (five_hosts / "site.yml").write_text("".join(f"- import_playbook: {name}\n" for name in names))
+    found = _examined(five_hosts, ["site.yml"])["against"]
+    assert [os.path.basename(where) for where, _ in found] == [f"play{place}.yml:1" for place in refused]
+    assert all("Ansible does not begin it if all hosts of that one have failed" in why for _, why in found)
 
 
 @pytest.mark.parametrize(
@@ -448,8 +470,8 @@ def test_slices_that_would_each_ask_for_a_password_are_refused(five_hosts, monke
 
 def test_a_signal_while_slices_are_started_ends_those_that_come_after_it(five_hosts, monkeypatch, capfd):
     class Slice(sliced_playbook._Slice):
-        def __init__(self, number, argv, output):
-            super().__init__(number, argv, output)
+        def __init__(self, number, *more):
+            super().__init__(number, *more)
             if number == 2:  # the first has told the hosts
                 os.kill(os.getpid(), signal.SIGTERM)
 

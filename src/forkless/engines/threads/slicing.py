@@ -78,6 +78,22 @@ def _of_play(play: Play, roles: dict[str, Role], values: Values) -> Iterator[tup
                 roles[str(task._role._role_path)] = task._role
 
 
+def _of_order(plays: list[tuple[Play, set[str]]]) -> Iterator[tuple[str, str]]:
+    """
+    Ansible begins no later play if all hosts of a play have failed, and a slice sees its own hosts only. That is the same as long as each play
+    has no hosts but those of the plays before it: a slice that stops has none left then.
+    """
+    for place, (play, hosts) in enumerate(plays):
+        for before, theirs in plays[:place]:
+            if theirs and not hosts <= theirs:  # without hosts it cannot fail
+                other = os.path.basename(before.get_path())
+                yield (
+                    play.get_path(),
+                    f"it has other hosts than the play at {other}; Ansible does not begin it if all hosts of that one have failed, and a slice sees its own only",
+                )
+                break
+
+
 def _of_command(plays: int) -> Iterator[tuple[str, str]]:
     """What stands against slices in the arguments and the configuration."""
     from ansible import constants, context
@@ -106,6 +122,7 @@ def examine(loader: DataLoader, inventory: InventoryManager, variables: Variable
     hosts: dict[str, None] = {}
     implicit: dict[str, None] = {}
     plays: list[tuple[str, Play]] = []
+    by_play: list[tuple[Play, set[str]]] = []
     values = across_hosts.Values()
     sources = [os.path.abspath(one) for one in inventory._sources if "," not in one]
     beside = [one if os.path.isdir(one) else os.path.dirname(one) for one in sources]
@@ -116,8 +133,10 @@ def examine(loader: DataLoader, inventory: InventoryManager, variables: Variable
             plays.append((folder, play))
             templar = Templar(loader=loader, variables=variables.get_vars(play=play))
             pattern = templar.template(play.hosts)
-            for host in inventory.get_hosts(pattern):
+            found = inventory.get_hosts(pattern)
+            for host in found:
                 (implicit if host.implicit else hosts)[str(host.name)] = None
+            by_play.append((play, {str(host.name) for host in found if not host.implicit}))
             if _on_localhost(inventory, pattern):
                 against.setdefault(play.get_path(), "a play on localhost would be left out, or run in every slice")
             for block in _blocks(play):
@@ -135,6 +154,7 @@ def examine(loader: DataLoader, inventory: InventoryManager, variables: Variable
     for where, why in itertools.chain(
         *(across_hosts.of_role(role, values) for role in roles.values()),
         across_hosts.of_files(files, values),
+        _of_order(by_play),
         _of_command(len(plays)),
     ):
         against.setdefault(where, why)
