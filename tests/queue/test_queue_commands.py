@@ -96,6 +96,15 @@ def test_a_failing_play_gives_its_exit_code_and_sentence(forkless, worker, proje
         (["launch", "site.yml", "-e", "a=1"], {}, "travel sealed for the workers' key, and this queue has none yet", 2),
         (["launch", "site.yml", "--step"], {}, "--step asks before each task", 2),
         (["launch", "site.yml", "--webhook", "ftp://x"], {}, "is not an http(s) address", 2),
+        (["launch", "site.yml", "--at", "2020-01-31T03:00Z"], {}, "--at 2020-01-31 03:00 UTC is over; leave --at out", 2),
+        (["launch", "site.yml", "--lock", ""], {}, "the lock has no name", 2),
+        (["launch", "site.yml", "--slices", "0"], {}, "'0' is neither a whole number above zero nor auto", 2),
+        (["launch", "site.yml", "--priority", "high"], {}, "argument --priority: invalid int value: 'high'", 2),
+        (["launch", "site.yml", "--sliced", "2"], {}, "unrecognized arguments: --sliced 2; `forkless launch --help`", 2),
+        (["launch"], {}, "the following arguments are required: playbook", 2),
+        (["queue", "limit", "site=fra"], {}, "say how many runs with the label site=fra", 2),
+        (["schedule"], {}, "the following arguments are required: COMMAND", 2),
+        (["runs", "show", "web"], {}, "'web' is not the number of a run", 2),
         (["runs", "show", "99"], {}, "there is no run 99", 1),
         (["runs", "list", "--status", "done"], {}, "there is no state 'done'", 2),
         (["worker", "--processes", "0"], {}, "--processes must be 1 or more", 2),
@@ -121,8 +130,24 @@ def test_bad_input_is_one_sentence_and_queues_nothing(
     said = capsys.readouterr()
     assert (ended, said.out) == (code, "")
     assert sentence in said.err
+    assert said.err.count("\n") == 1, "one sentence"
     assert "hunter2" not in said.err
     assert database.one("SELECT count(*) FROM forkless.run") == 0
+
+
+def test_limits_and_runs_for_later_are_shown(url, project, monkeypatch, capsys):
+    playbook(project, tasks=["- debug:"])
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("FORKLESS_DATABASE", url)
+    for argv in (["queue", "limit"], ["queue", "limit", "site=fra", "4"], ["queue", "limit"]):
+        assert main(argv) == 0
+    assert capsys.readouterr().out == "no label: no limit\nsite=fra: 4\nsite=fra: 4\n"
+    assert main(["launch", "site.yml", "-i", "hosts.ini", "--at", "2126-01-31T03:00Z"]) == 0
+    assert main(["runs", "list"]) == 0
+    assert "waiting (begins 2126-01-31 03:00 UTC)" in capsys.readouterr().out
+    assert main(["launch", "site.yml", "-i", "hosts.ini", "--at", "+0s", "--lock", "none"]) == 0
+    assert main(["runs", "list", "-n", "1"]) == 0
+    assert "begins" not in capsys.readouterr().out
 
 
 def test_a_wrong_password_and_a_role_without_rights_are_one_sentence(

@@ -53,6 +53,13 @@ def _took(record: RunRecord) -> str:
     return _span((end - record.started).total_seconds())
 
 
+def _state(record: RunRecord) -> str:
+    more = [f"{record.slices} slices"] if record.slices else []
+    if record.status == "waiting" and record.not_before is not None and record.not_before > dt.datetime.now(dt.UTC):
+        more.append(f"begins {record.not_before:%Y-%m-%d %H:%M %Z}")
+    return record.status + (f" ({', '.join(more)})" if more else "")
+
+
 def print_runs(records: list[RunRecord], form: str) -> None:
     if form == "json":
         json.dump([as_json(record) for record in records], sys.stdout, indent=2)
@@ -63,7 +70,7 @@ def print_runs(records: list[RunRecord], form: str) -> None:
         return
     rows = [
         [
-            str(record.id), record.status + (f" ({record.slices} slices)" if record.slices else ""), record.title,
+            str(record.id), _state(record), record.title,
             str(record.spec.get("limit") or ""), record.created_by, ago(record.created), _took(record), record.worker_name or "",
         ]
         for record in records
@@ -86,7 +93,7 @@ async def show(queue: Queue, number: int, form: str) -> int:
     facts = {
         "run": str(record.id), "state": record.status + (f" (exit code {record.rc})" if record.rc is not None else ""),
         "playbook": record.title, "inventory": ", ".join(map(str, record.spec.get("inventory", []))),
-        "limit": str(record.spec.get("limit") or ""), "project": " ".join(str(record.project.get(key, "")) for key in ("kind", "name", "commit")),
+        "limit": str(record.spec.get("limit") or ""), "project": " ".join(str(record.project[key]) for key in ("kind", "name", "commit") if record.project.get(key)),
         "launched": f"{record.created:%Y-%m-%d %H:%M:%S %Z} by {record.created_by}", "took": _took(record),
         "worker": record.worker_name or "", "attempt": str(record.attempt) if record.attempt else "",
         "lock": record.lock or "", "labels": ", ".join(record.labels), "waits": (await queue.waits_for(number) or "for a free worker") if record.status == "waiting" else "",

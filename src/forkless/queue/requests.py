@@ -346,6 +346,10 @@ def prepare(spec: RunSpec, options: LaunchOptions) -> Prepared:
             raise QueueRequestError(f"{name} must be a whole number, {least} or more, not {value!r}")
     if not -(2**31) <= options.priority < 2**31:
         raise QueueRequestError(f"priority {options.priority} is not a number that the queue can hold")
+    if options.lock is not None and not options.lock.strip():
+        raise QueueRequestError(
+            "the lock has no name; give it one, or none (--lock none, lock=None) for a run that waits for no other"
+        )
     if options.at is not None and options.at.tzinfo is None:
         raise QueueRequestError("at= needs a time zone, for example datetime.now().astimezone()")
     if options.webhook is not None and not options.webhook.startswith(("http://", "https://")):

@@ -8,6 +8,7 @@ import asyncio
 import sys
 
 from forkless.cli import queue_view, server_client
+from forkless.cli.command_parser import CommandParser
 from forkless.cli.queue_launch import add_ansible_flags, add_queue_flags, options_of, spec_of
 
 __all__ = ["main", "parser"]
@@ -28,7 +29,7 @@ FORKLESS_SERVER=https://... and FORKLESS_TOKEN launch a playbook of a project of
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="forkless launch",
         description="Queue a playbook; a worker carries it out.",
         epilog=EXAMPLES,

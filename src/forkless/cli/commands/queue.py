@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from forkless.cli.command_parser import CommandParser
 from forkless.core.errors import SpecError
 
 __all__ = ["main", "parser"]
@@ -17,13 +18,14 @@ examples:
   forkless queue upgrade                   bring the tables to this release; workers go on meanwhile
   forkless queue key                       make the workers' key here, or say where it is
   forkless queue limit site=fra 4          at most four runs with that label at once (0: no limit)
+  forkless queue limit                     the limits that there are
   forkless queue keep --events 30 --runs 365    delete events and runs so many days after the run's end (0: never)
   forkless queue prune --older-than 30     delete runs that ended more than 30 days ago
 """
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="forkless queue",
         description="The queue's database.",
         epilog=EXAMPLES,
@@ -42,8 +44,8 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("check", help="whether this machine can use the queue")
     commands.add_parser("key", help="make the workers' key, unless it is there")
     limit = commands.add_parser("limit", help="how many runs with a label may be under way at once")
-    limit.add_argument("label", help="as in site=fra")
-    limit.add_argument("most", type=int, help="how many at once (0: no limit)")
+    limit.add_argument("label", nargs="?", help="as in site=fra (default: all limits are shown)")
+    limit.add_argument("most", nargs="?", type=int, help="how many at once (0: no limit)")
     keep = commands.add_parser("keep", help="how long events and runs are kept; workers delete them")
     keep.add_argument("--events", type=float, metavar="DAYS", help="days after the end of their run (0: for ever)")
     keep.add_argument(
@@ -92,8 +94,17 @@ def main(argv: list[str]) -> int:
             return 0
         with database.connect(url) as connection, database.translated(url):
             if asked.command == "limit":
-                if asked.most < 0:
-                    raise SpecError("the limit of a label must be 0 (none) or more")
+                if asked.label is None:
+                    limits = connection.execute(
+                        "SELECT label, most FROM forkless.label_limit ORDER BY label"
+                    ).fetchall()
+                    for label, most in limits or [("no label", "no limit")]:
+                        say(f"{label}: {most}")
+                    return 0
+                if asked.most is None or asked.most < 0:
+                    raise SpecError(
+                        f"say how many runs with the label {asked.label} may be under way at once: 0 (no limit) or more"
+                    )
                 from forkless.queue.requests import clean_labels
 
                 connection.execute("SELECT forkless.limit_label(%s, %s)", (clean_labels([asked.label])[0], asked.most))

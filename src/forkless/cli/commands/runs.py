@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from forkless.cli import queue_view, server_client
+from forkless.cli.command_parser import CommandParser
 from forkless.cli.jobs_view import print_table
 
 if TYPE_CHECKING:
@@ -32,8 +33,14 @@ FORKLESS_SERVER=https://... and FORKLESS_TOKEN use the page of a queue instead o
 """
 
 
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is not the number of a run; `forkless runs list` shows them")
+    return int(text)
+
+
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="forkless runs",
         description="Runs of the queue.",
         epilog=EXAMPLES,
@@ -41,9 +48,9 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    one = argparse.ArgumentParser(add_help=False)
-    one.add_argument("run", type=int, help="the run's number")
-    form = argparse.ArgumentParser(add_help=False)
+    one = CommandParser(add_help=False)
+    one.add_argument("run", type=_number, help="the run's number")
+    form = CommandParser(add_help=False)
     form.add_argument("--format", choices=["pretty", "json"], default="pretty")
     listing = commands.add_parser("list", parents=[form], help="the newest runs")
     listing.add_argument(

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from forkless.cli import queue_view
+from forkless.cli.command_parser import CommandParser
 from forkless.cli.jobs_view import print_table
 from forkless.cli.queue_launch import add_ansible_flags, add_queue_flags, options_of, spec_of
 
@@ -33,7 +34,7 @@ by more than ten minutes is left out; so is one at which the run before has not 
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="forkless schedule",
         description="Launch a playbook again and again.",
         epilog=EXAMPLES,

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 
+from forkless.cli.command_parser import CommandParser
 from forkless.core.errors import SpecError
 
 __all__ = ["main", "parser"]
@@ -27,7 +28,7 @@ A run whose worker gives no sign for --lost-after seconds is lost; a worker that
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    made = CommandParser(
         prog="forkless worker",
         description="Carry out queued runs on this machine.",
         epilog=EXAMPLES,
