@@ -228,7 +228,7 @@ def test_runs_on_the_same_inventory_wait_for_each_other_unless_told_otherwise(ur
 
 def test_cancel_ends_a_waiting_run_at_once_and_a_running_one_within_seconds(url, database, workers, project, tmp_path):
     acts = tmp_path / "acts"
-    playbook(project, tasks=[f"- raw: echo x >> {acts}; sleep 600"])
+    playbook(project, tasks=[f"- raw: sleep 600 & echo $$ $! >> {acts}; wait"])
     number, waiting = launch(url, project), launch(url, project)
 
     async def cancel(which):
@@ -240,6 +240,8 @@ def test_cancel_ends_a_waiting_run_at_once_and_a_running_one_within_seconds(url,
     wait_until(lambda: lines(acts), "the task's begin")
     asyncio.run(cancel(number))
     assert database.wait_for(number, "canceled", "failed") == "canceled"
+    for pid in lines(acts)[0].split():  # the shell, and what it has started
+        wait_until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"), f"the end of {pid}")
     with pytest.raises(forkless.queue.UnknownRunError, match="there is no run 4711"):
         asyncio.run(cancel(4711))
 

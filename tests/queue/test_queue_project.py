@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 
 import pytest
 
 import forkless
+import forkless.queue
 from forkless.queue import project as projects
 from forkless.queue import requests
 from forkless.queue.errors import QueueRequestError
-from queue_support import playbook
+from queue_support import launch, lines, playbook
 
 pytestmark = pytest.mark.spawns
 
@@ -161,3 +163,20 @@ def test_an_inventory_that_the_worker_cannot_read_fails_the_run(project):
     assert run().status == "failed"
     # Who asked for it has Ansible's own behaviour.
     assert run(env={"ANSIBLE_INVENTORY_UNPARSED_FAILED": "false"}).status == "successful"
+
+
+def test_a_shared_folder_is_used_where_it_is_and_as_it_is(url, database, workers, project):
+    """Nothing of it is stored: workers see the same folder, and a relaunch finds what it has become."""
+    playbook(project, tasks=["- raw: echo {{ playbook_dir }} >> {{ playbook_dir }}/acts"])
+    number = launch(url, project, shared_folder=True)
+    workers.start()
+    assert database.wait_for(number, "successful", "failed") == "successful"
+    playbook(project, tasks=["- raw: echo changed >> {{ playbook_dir }}/acts"])
+
+    async def relaunch():
+        async with forkless.queue.connect(url) as queue:
+            return (await queue.relaunch(number)).number
+
+    assert database.wait_for(asyncio.run(relaunch()), "successful", "failed") == "successful"
+    assert lines(project / "acts") == [str(project), "changed"]
+    assert database.one("SELECT count(*) FROM forkless.bundle") == 0
