@@ -76,6 +76,24 @@ def test_threads_stay_on_a_core_and_programs_have_all_cores(tmp_path):
     }
 
 
+LACKING = """
+import os, subprocess, sys
+from forkless.cli import slice_affinity
+
+del subprocess._fork_exec
+ask = os.sched_getaffinity
+slice_affinity.keep_to(int(sys.argv[1]))
+print(len(ask(0)), os.sched_getaffinity is ask)
+"""
+
+
+@needs_two_cores
+def test_a_python_that_starts_programs_in_another_way_keeps_all_cores():
+    command = [sys.executable, "-c", LACKING, str(CORES[-1])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.stdout == f"{len(CORES)} True\n", done.stderr
+
+
 # Two cores only, so that two slices have all of them, whatever this machine has.
 ON_TWO = """
 import os, sys

@@ -15,6 +15,7 @@ import os
 from typing import TYPE_CHECKING
 
 from forkless.core import switches
+from forkless.core.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -50,12 +51,18 @@ def free(pid: int, cores: list[int]) -> None:
 
 
 def keep_to(core: int) -> None:
-    """Keep all threads of this process on one core, but not the programs that they start. It is not undone: the process is a slice."""
+    """
+    Keep all threads of this process on one core, but not the programs that they start. It is not undone: the process is a slice. On a Python
+    without one of the names that start programs, nothing is done.
+    """
     # Not at the top: the parent does not need it, and the slices start when that has imported all.
     from forkless.patching import seams
 
     everything = os.sched_getaffinity(0)
-    seams.install(_seams(everything))
+    try:
+        seams.install(_seams(everything))
+    except UnsupportedError:
+        return
     os.register_at_fork(after_in_child=lambda: _set_for_threads(os.getpid(), everything))
     _set_for_threads(os.getpid(), {core})
 
