@@ -103,6 +103,9 @@ def test_a_failing_play_gives_its_exit_code_and_sentence(forkless, worker, proje
         (["launch", "site.yml", "--sliced", "2"], {}, "unrecognized arguments: --sliced 2; `forkless launch --help`", 2),
         (["launch"], {}, "the following arguments are required: playbook", 2),
         (["queue", "limit", "site=fra"], {}, "say how many runs with the label site=fra", 2),
+        (["queue", "prune", "--older-than", "-1"], {}, "--older-than is a number of days, 0 or more", 2),
+        (["queue", "prune", "--older-than", "nan"], {}, "--older-than is a number of days, 0 or more", 2),
+        (["queue", "keep", "--events", "-3"], {}, "the days that something is kept are 0 (for ever) or more", 2),
         (["schedule"], {}, "the following arguments are required: COMMAND", 2),
         (["runs", "show", "web"], {}, "'web' is not the number of a run", 2),
         (["runs", "show", "99"], {}, "there is no run 99", 1),
@@ -148,6 +151,13 @@ def test_limits_and_runs_for_later_are_shown(url, project, monkeypatch, capsys):
     assert main(["launch", "site.yml", "-i", "hosts.ini", "--at", "+0s", "--lock", "none"]) == 0
     assert main(["runs", "list", "-n", "1"]) == 0
     assert "begins" not in capsys.readouterr().out
+    for argv in (
+        ["runs", "cancel", "1"],
+        ["queue", "prune", "--older-than", "0"],
+        ["queue", "prune", "--older-than", "0"],
+    ):
+        assert main(argv) == 0
+    assert capsys.readouterr().out == "run 1 is canceled\n1 run deleted\n0 runs deleted\n"
 
 
 def test_a_wrong_password_and_a_role_without_rights_are_one_sentence(

@@ -304,7 +304,7 @@ class Queue:
                 secrets.public_of(await asyncio.to_thread(secrets.create_key, secrets.key_path()))
             )
         if public is None:
-            names = ", ".join(sorted(literal))
+            names = ", ".join(sorted({"args": "arguments such as -e"}.get(name, name) for name in literal))
             raise QueueRequestError(
                 f"values that may be secret ({names}) travel sealed for the workers' key, and this queue has none yet: start a worker, or "
                 "run `forkless queue key` where workers run; or give references (--secret extra_vars.NAME=env:NAME)"

@@ -116,8 +116,11 @@ def main(argv: list[str]) -> int:
                 connection.execute("SELECT forkless.set_retention(%s, %s)", (asked.events, asked.runs))
                 say(schema.describe_sizes(url)[-1])
             else:
+                if not 0 <= asked.older_than < 1e6:  # before now, or every run would be deleted
+                    raise SpecError("--older-than is a number of days, 0 or more")
                 row = connection.execute(
                     "SELECT forkless.prune(now() - make_interval(secs => %s))", (asked.older_than * 86400,)
                 ).fetchone()
-                say(f"{row[0] if row else 0} runs deleted")
+                many = row[0] if row else 0
+                say("1 run deleted" if many == 1 else f"{many} runs deleted")
     return 0
