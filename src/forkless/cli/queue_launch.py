@@ -259,9 +259,10 @@ def _when(text: str | None) -> dt.datetime | None:
     try:
         if text.startswith("+"):
             units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-            return now + dt.timedelta(seconds=float(text[1:-1]) * units[text[-1]])
-        found = dt.datetime.fromisoformat(text)
-        found = found if found.tzinfo is not None else found.astimezone()
+            found = now + dt.timedelta(seconds=float(text[1:-1]) * units[text[-1]])
+        else:
+            found = dt.datetime.fromisoformat(text)
+            found = found if found.tzinfo is not None else found.astimezone()
     except (ValueError, KeyError, OverflowError):
         raise SpecError(f"--at '{text}' is neither a time (2026-01-31T03:00) nor a delay (+2h)") from None
     if found < now - dt.timedelta(minutes=1):  # not "now", which a script has computed a moment ago

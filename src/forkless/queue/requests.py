@@ -341,9 +341,8 @@ def prepare(spec: RunSpec, options: LaunchOptions) -> Prepared:
     """Check a launch and pack its project. Nothing is sent yet."""
     if spec.artifacts is not None:
         raise QueueRequestError("artifacts= is a folder of this machine; a queued run keeps its events in the database")
-    for name, value, least in (("retries", options.retries, 0),):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise QueueRequestError(f"{name} must be a whole number, {least} or more, not {value!r}")
+    if isinstance(options.retries, bool) or not isinstance(options.retries, int) or not 0 <= options.retries < 2**31:
+        raise QueueRequestError(f"retries must be a whole number, 0 or more, not {options.retries!r}")
     if not -(2**31) <= options.priority < 2**31:
         raise QueueRequestError(f"priority {options.priority} is not a number that the queue can hold")
     if options.lock is not None and not options.lock.strip():

@@ -34,8 +34,14 @@ FORKLESS_SERVER=https://... and FORKLESS_TOKEN use the page of a queue instead o
 
 
 def _number(text: str) -> int:
-    if not text.isdecimal():
+    if not text.isdecimal() or int(text) >= 2**63:
         raise argparse.ArgumentTypeError(f"'{text}' is not the number of a run; `forkless runs list` shows them")
+    return int(text)
+
+
+def _how_many(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of runs above zero")
     return int(text)
 
 
@@ -65,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     )
     listing.add_argument("--host", default="", help="only those whose recap has the host")
     listing.add_argument("--before", type=int, metavar="RUN", help="only runs older than this one")
-    listing.add_argument("-n", type=int, default=30, dest="limit", help="how many (default: 30)")
+    listing.add_argument("-n", type=_how_many, default=30, dest="limit", help="how many (default: 30)")
     commands.add_parser("show", parents=[one, form], help="everything about one run but its output")
     following = commands.add_parser(
         "follow", parents=[one], help="print a run's output from its beginning, as it comes"

@@ -80,6 +80,7 @@ def main(argv: list[str]) -> int:
         ("--processes", asked.processes, 1),
         ("--runs", asked.runs, 1),
         ("--lost-after", asked.lost_after, 4),
+        ("--shutdown-after", asked.shutdown_after, 0),
     ):
         if not least <= value < float("inf"):  # NaN is neither
             raise SpecError(f"{name} must be {least} or more, not {value:g}")
