@@ -3,7 +3,7 @@
 The page: the first page with 10,000 runs, an 800 x 300 run opened, the time from an event to the pixel with few and many readers, and
 what readers cost a run.
 
-    python -m bench.web [--hosts 800 --tasks 300 --runs 10000 --readers 200 --rounds 3] [--page docs/performance.md]
+    python -m bench.web [--hosts 800 --tasks 300 --runs 10000 --readers 200 --rounds 5] [--page docs/performance.md]
 
 A database and a server of its own; events are made up and stored as a worker stores them. Needs chromium and playwright.
 """
@@ -214,56 +214,139 @@ def processor(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def one_run(address: str, token: str, many: int) -> tuple[float, float]:
-    """Wall seconds of a run and processor seconds of its worker, with so many readers of its stream."""
-    worker = next(one["pid"] for one in call(address, token, "/api/workers")["workers"] if one["state"] == "idle")
-    before = processor(worker)
+@contextlib.contextmanager
+def on_cores(cores: set[int]) -> Iterator[None]:
+    """This thread, and the threads and processes that it starts within the block."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def move(pid: int, cores: set[int]) -> None:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), cores)
+
+
+class DatabasePlaces:
+    """
+    Where PostgreSQL does its work: what it does for connections of the page on the cores of the page, the rest on those of the run. A new connection
+    is served where the postmaster is, so those of the page are moved when they are there.
+    """
+
+    NAME = "forkless-bench-page"
+
+    def __init__(self, connection: psycopg.Connection, run: set[int], page: set[int]) -> None:
+        self._connection, self._page = connection, page
+        own = connection.execute("SELECT pg_backend_pid()").fetchone()[0]
+        postmaster = int(pathlib.Path(f"/proc/{own}/stat").read_text().rpartition(")")[2].split()[1])
+        children = pathlib.Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        for pid in (postmaster, *map(int, children)):
+            move(pid, run)
+        self.look()
+
+    def look(self) -> None:
+        asked = "SELECT pid FROM pg_stat_activity WHERE application_name = %s"
+        for (pid,) in self._connection.execute(asked, (self.NAME,)).fetchall():
+            move(pid, self._page)
+
+
+def one_run(
+    address: str, token: str, many: int, pids: tuple[int, int], places: DatabasePlaces
+) -> tuple[float, float, float]:
+    """Wall seconds of a run, processor seconds of its worker and of the page, with so many readers of its stream."""
+    before = [processor(pid) for pid in pids]
     run = call(address, token, "/api/runs", {"playbook": "site.yml", "inventory": "hosts.ini"})["id"]
     with Drain(readers(address, token, run, many)):
         while (found := call(address, token, f"/api/runs/{run}"))["status"] in ("waiting", "running"):
+            places.look()
             time.sleep(0.2)
     if found["status"] != "successful":
         raise SystemExit(f"the run is {found['status']}: {found['sentence']}")
-    while not any(
-        one["pid"] == worker and one["state"] == "idle" for one in call(address, token, "/api/workers")["workers"]
-    ):
+    while not any(one["state"] == "idle" for one in call(address, token, "/api/workers")["workers"]):
         time.sleep(0.1)
-    return found["seconds"], processor(worker) - before
+    used = [processor(pid) - was for pid, was in zip(pids, before, strict=True)]
+    return found["seconds"], used[0], used[1]
 
 
-def cost(asked: argparse.Namespace, folder: pathlib.Path, figures: Figures) -> None:
-    """A run of 40 hosts and 60 tasks on a worker, with and without readers, in turn."""
+def cost(
+    asked: argparse.Namespace, url: str, connection: psycopg.Connection, folder: pathlib.Path, figures: Figures
+) -> None:
+    """
+    A run of 40 hosts and 60 tasks, with and without readers, in turn; twice. First with the run on one core and the page and its readers on the others,
+    as if the page were on another machine: what is left is what readers do to a run through the database. Then all of them on all cores: on two
+    cores the readers, which have machines of their own otherwise, take what the run could use.
+    """
     project = folder / "infra"
     project.mkdir()
     (project / "hosts.ini").write_text("".join(f"host{number} ansible_connection=local\n" for number in range(40)))
     tasks = "".join(f"    - {{name: task {number}, debug: {{msg: '{number}'}}}}\n" for number in range(60))
     (project / "site.yml").write_text(f"- hosts: all\n  gather_facts: false\n  tasks:\n{tasks}")
-    with serving(folder / "cost.log", "--processes", "1", "--project", str(project)) as (_, address, token):
-        while not any(one["state"] == "idle" for one in call(address, token, "/api/workers")["workers"]):
-            time.sleep(0.2)
-        one_run(address, token, 0)  # what is imported once
-        found: dict[int, list[tuple[float, float]]] = {0: [], asked.readers: []}
-        for _ in range(asked.rounds):
-            for many, times in found.items():
-                times.append(one_run(address, token, many))
-    without, with_readers = (
-        [statistics.median(column) for column in zip(*times, strict=True)] for times in found.values()
-    )
-    for name, was, now in zip(("wall", "processor"), without, with_readers, strict=True):
+    every = os.sched_getaffinity(0)
+    first = {min(every)}
+    placed = [("page and readers on other cores", first, every - first)] if len(every) > 1 else []
+    for name, run_cores, page_cores in [*placed, (f"all on {len(every)} cores", every, every)]:
+        with contextlib.ExitStack() as around:
+            with on_cores(run_cores):
+                around.enter_context(working(folder / "worker.log", url))
+            around.enter_context(on_cores(page_cores))
+            page_url = psycopg.conninfo.make_conninfo(url, application_name=DatabasePlaces.NAME)
+            served = serving(folder / "cost.log", "--project", str(project), FORKLESS_DATABASE=page_url)
+            server, address, token = around.enter_context(served)
+            while not (
+                idle := [one for one in call(address, token, "/api/workers")["workers"] if one["state"] == "idle"]
+            ):
+                time.sleep(0.2)
+            places = DatabasePlaces(connection, run_cores, page_cores)
+            pids = idle[-1]["pid"], server.pid
+            one_run(
+                address, token, asked.readers, pids, places
+            )  # what is imported once, and the connections of the page
+            found: dict[int, list[tuple[float, ...]]] = {0: [], asked.readers: []}
+            for number in range(asked.rounds):
+                for many in list(found)[:: 1 if number % 2 == 0 else -1]:
+                    found[many].append(one_run(address, token, many, pids, places))
+        without, with_readers = ([min(column) for column in zip(*times, strict=True)] for times in found.values())
+        for what, was, now in zip(("wall", "processor of the worker"), without, with_readers, strict=False):
+            figures.add(
+                f"a run of 40 x 60, {name}, {what}",
+                f"{was:.2f} s without readers, {now:.2f} s with {asked.readers} ({(now / was - 1) * 100:+.1f} %), best of {asked.rounds}",
+            )
         figures.add(
-            f"a run of 40 x 60, {name}",
-            f"{was:.2f} s without readers, {now:.2f} s with {asked.readers} ({(now / was - 1) * 100:+.1f} %)",
+            f"the same, processor of the page",
+            f"{without[2]:.2f} s without readers, {with_readers[2]:.2f} s with {asked.readers}",
         )
 
 
 @contextlib.contextmanager
-def serving(log: pathlib.Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
+def working(log: pathlib.Path, url: str) -> Iterator[None]:
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "forkless", "worker"],
+            stdout=out,
+            stderr=out,
+            env=dict(os.environ) | {"FORKLESS_DATABASE": url},
+        )
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+@contextlib.contextmanager
+def serving(
+    log: pathlib.Path, *arguments: str, **environment: str
+) -> Iterator[tuple[subprocess.Popen[bytes], str, str]]:
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "forkless", "serve", "--port", "0", *arguments],
             stdout=out,
             stderr=out,
-            env=dict(os.environ),
+            env=dict(os.environ) | environment,
         )
     try:
         while not (found := re.search(r"(http://\S+?)/\?token=(\S+)", log.read_text())):
@@ -278,7 +361,7 @@ def serving(log: pathlib.Path, *arguments: str) -> Iterator[tuple[subprocess.Pop
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.web")
-    for name, default in (("hosts", 800), ("tasks", 300), ("runs", 10_000), ("readers", 200), ("rounds", 3)):
+    for name, default in (("hosts", 800), ("tasks", 300), ("runs", 10_000), ("readers", 200), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--page", type=pathlib.Path, help="put the table into this page of the docs")
     asked = parser.parse_args(argv if argv is not None else [])
@@ -289,13 +372,10 @@ def main(argv: list[str] | None = None) -> None:
     os.chmod(folder, 0o711)  # as root the database runs as another user
     os.environ |= {"XDG_STATE_HOME": folder, "FORKLESS_DATABASE": ""}
     try:
-        with database.located() as url:
-            with (
-                serving(pathlib.Path(folder) / "serve.log", "--processes", "0") as (process, address, token),
-                psycopg.connect(url, autocommit=True) as connection,
-            ):
+        with database.located() as url, psycopg.connect(url, autocommit=True) as connection:
+            with serving(pathlib.Path(folder) / "serve.log", "--processes", "0") as (process, address, token):
                 measure(asked, connection, process, address, token, figures)
-            cost(asked, pathlib.Path(folder), figures)
+            cost(asked, url, connection, pathlib.Path(folder), figures)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if asked.page:
