@@ -316,7 +316,7 @@ def cost(
                 f"{was:.2f} s without readers, {now:.2f} s with {asked.readers} ({(now / was - 1) * 100:+.1f} %), best of {asked.rounds}",
             )
         figures.add(
-            f"the same, processor of the page",
+            "the same, processor of the page",
             f"{without[2]:.2f} s without readers, {with_readers[2]:.2f} s with {asked.readers}",
         )
 

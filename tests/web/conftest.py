@@ -169,6 +169,11 @@ def write_project(folder):
         "- hosts: all\n  gather_facts: false\n  tasks:\n    - {name: one, debug: {msg: first-step}}\n"
         f"    - {{name: wait, raw: 'until test -e {folder.parent}/gate; do sleep 0.2; done'}}\n    - {{name: two, debug: {{msg: second-step}}}}\n"
     )
+    (folder / "fails-later.yml").write_text(
+        "- hosts: web1\n  gather_facts: false\n  tasks:\n    - {name: one, debug: {msg: first-step}}\n"
+        f"    - {{name: wait, raw: 'until test -e {folder.parent}/gate; do sleep 0.2; done'}}\n"
+        "    - {name: two, fail: {msg: no-more}, ignore_errors: true}\n    - {name: three, fail: {msg: never-again}}\n"
+    )
     (folder / "hello.yml").write_text(
         "- hosts: web1\n  gather_facts: false\n  tasks: [{name: greet, debug: {msg: hello}}]\n"
     )

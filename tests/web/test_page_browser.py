@@ -45,10 +45,10 @@ def test_a_run_is_started_watched_and_cancelled(tab):
     tab.locator("#running", has_text="still-at-it").first.wait_for()
     tab.locator("#log", has_text="has-begun").wait_for()
     tab.locator("#state", has_text="running").wait_for()
-    assert tab.locator("#relaunch").is_hidden()
+    assert tab.locator("#relaunch").is_disabled()
     tab.get_by_role("button", name="Cancel").click()
     tab.locator("#state", has_text="canceled").wait_for()
-    tab.get_by_role("button", name="Relaunch", exact=True).wait_for()
+    assert tab.get_by_role("button", name="Relaunch", exact=True).is_enabled()
     assert tab.locator("#now").is_hidden()
     tab.locator("#grid").focus()
     for _ in range(2):
@@ -273,6 +273,8 @@ def test_a_page_goes_on_after_the_server_was_restarted_in_the_middle_of_a_run(
 
 def test_a_long_run_on_a_slow_line_is_whole_and_only_what_is_seen_is_drawn(tab, page, page_database):
     number = long_run(page_database, hosts=120, tasks=60)
+    tab.add_init_script("""addEventListener("DOMContentLoaded", () => { window.told = []; const behind = document.getElementById("behind");
+        if (behind) new MutationObserver(() => window.told.push(behind.textContent)).observe(behind, { childList: true }); });""")
     line = tab.context.new_cdp_session(tab)
     line.send("Network.enable")
     slow = {"offline": False, "latency": 100, "downloadThroughput": 200_000, "uploadThroughput": 50_000}
@@ -282,6 +284,10 @@ def test_a_long_run_on_a_slow_line_is_whole_and_only_what_is_seen_is_drawn(tab, 
         f'body[data-position="{2 * 120 * 60}"]'
     ).wait_for()  # the policy of the page allows no wait_for_function
     tab.locator("#grid-size", has_text="120 × 60").wait_for()
+    told = [int(one.split()[2]) for one in tab.evaluate("window.told") if one.startswith("catching up: ")]
+    assert len(told) > 2
+    assert told == sorted(set(told), reverse=True)
+    assert tab.locator("#behind").inner_text() == ""
     tab.locator("#grid").focus()
     tab.keyboard.press("ArrowRight")
     assert "host0 · task 0 (site.yml:0): changed" in tab.locator("#cell").inner_text()

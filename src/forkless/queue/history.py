@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from forkless.queue.client import Queue
 
-__all__ = ["HostRun", "HostSummary", "host_runs", "hosts", "label_limits", "waiting"]
+__all__ = ["HostRun", "HostSummary", "host_runs", "hosts", "label_limits", "runs_of", "waiting"]
 
 _RUN = "coalesce(r.parent_id, r.id)"
 _RECAP = "h.ok, h.changed, h.unreachable, h.failed, h.skipped, h.rescued, h.ignored"
@@ -80,6 +80,13 @@ async def hosts(queue: Queue, *, search: str = "", after: str = "", limit: int =
     pattern = "%" + re.sub(r"([\\%_])", r"\\\1", search) + "%"
     rows = await queue._all(_HOSTS, (after, pattern, limit))
     return [HostSummary(*row) for row in rows]  # type: ignore[arg-type]  # the columns are the record's fields
+
+
+async def runs_of(queue: Queue, numbers: list[int]) -> dict[int, RunRecord]:
+    """The rows of runs, slices among them, by number; those that do not exist are left out."""
+    asked = f"SELECT {columns(RunRecord)} FROM forkless.run_view WHERE id = ANY (%s)"  # noqa: S608  # a constant
+    rows = [RunRecord(*row) for row in await queue._all(asked, (numbers,))] if numbers else []  # type: ignore[arg-type]  # the columns are the record's fields
+    return {row.id: row for row in rows}
 
 
 async def host_runs(queue: Queue, host: str, *, before: int | None = None, limit: int = 50) -> list[HostRun]:

@@ -119,13 +119,16 @@ class WorkerAnswer(BaseModel):
     away: float = Field(description="Seconds since its last sign")
     state: str = Field(description="busy, idle, stopping or away")
     run: int | None
+    title: str = Field(description="What that run carries out")
+    at: str = Field(description="The task at which it is")
 
     @classmethod
-    def of(cls, found: WorkerRecord) -> "WorkerAnswer":
+    def of(cls, found: WorkerRecord, run: RunAnswer | None) -> "WorkerAnswer":
         state = "away" if found.away > 60 else "stopping" if found.stopping else "busy" if found.run_id else "idle"
         return cls(
             id=found.id, name=found.name, host=found.host, pid=found.pid, labels=list(found.labels), versions=dict(found.versions),
             started=found.started, seen=found.seen, away=max(0.0, found.away), state=state, run=found.run_id,
+            title=run.title if run is not None else "", at=run.at if run is not None else "",
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from forkless.queue import history, host_jobs
+from forkless.queue import RunRecord, history, host_jobs
 from forkless.web.answers import RunAnswer, plain
 from forkless.web.fleet_answers import (
     DoneAnswer,
@@ -55,7 +55,13 @@ async def jobs(page: "PageApp", host: str) -> HostJobsAnswer:
 
 
 async def workers(page: "PageApp") -> WorkersAnswer:
-    return WorkersAnswer(workers=[WorkerAnswer.of(one) for one in await page.queue.workers()])
+    found = await page.queue.workers()
+    runs = await history.runs_of(page.queue, [one.run_id for one in found if one.run_id is not None])
+    return WorkersAnswer(workers=[WorkerAnswer.of(one, _answer(runs.get(one.run_id or 0))) for one in found])
+
+
+def _answer(record: RunRecord | None) -> RunAnswer | None:
+    return None if record is None else RunAnswer.of(record)
 
 
 async def queue_state(page: "PageApp") -> QueueAnswer:

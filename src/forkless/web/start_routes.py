@@ -102,6 +102,8 @@ def add(router: APIRouter, page: "PageApp") -> None:
 
     @router.post("/api/schedules", status_code=201, summary="Start a run of a project again and again")
     async def add_schedule(asked: ScheduleRequest, who: Who) -> ScheduleAnswer:
+        if asked.run.slices != 1:
+            raise QueueRequestError("a run of a schedule has no slices")
         project = _project(page, asked.run.project)
         spec = await asyncio.to_thread(_spec, project, asked.run)
         options = LaunchOptions(by=who.name, retries=asked.run.retries, home=project.home)

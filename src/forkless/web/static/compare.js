@@ -6,11 +6,26 @@ for (const name of ["first", "second"]) document.querySelector(`[name=${name}]`)
 
 const KINDS = [["failed", "Failed now, and did not before"], ["recovered", "Failed before, and does not now"], ["changed", "Changed something now, and did not before"], ["unchanged", "Changed something before, and does not now"]];
 
+const MOST_HOSTS = 20;
+
+// Hosts to which the same happened are one entry: 800 of them would be 800 lines.
 function differences(title, rows) {
   if (!rows.length) return [];
-  return [element("h2", {}, `${title} `, element("span", { class: "quiet" }, rows.length)), ...rows.map((one) => element("details", { class: `failure ${one.after}`, open: rows.length <= 5 && Boolean(one.output) },
-    element("summary", {}, element("strong", {}, one.host), ` · ${one.task} `, element("span", { class: "quiet" }, `${one.before} → ${one.after}${one.path ? ` · ${one.path}` : ""}`)),
-    ...(one.output ? [element("pre", { tabIndex: 0 }, one.output)] : [])))];
+  const groups = new Map();
+  for (const one of rows) {
+    const key = JSON.stringify([one.task, one.path, one.before, one.after, one.output]);
+    if (!groups.has(key)) groups.set(key, { ...one, hosts: [] });
+    groups.get(key).hosts.push(one.host);
+  }
+  const entries = [...groups.values()].map((one) => {
+    const more = one.hosts.length - MOST_HOSTS;
+    const about = [element("strong", {}, one.hosts.sort().slice(0, MOST_HOSTS).join(", ")), more > 0 ? ` and ${more} more` : "", ` · ${one.task} `,
+      element("span", { class: "quiet" }, `${one.before} → ${one.after}${one.path ? ` · ${one.path}` : ""}`)];
+    if (!one.output && more <= 0) return element("p", { class: `failure ${one.after}` }, ...about);
+    return element("details", { class: `failure ${one.after}`, open: groups.size <= 5 && Boolean(one.output) }, element("summary", {}, ...about),
+      ...(more > 0 ? [element("p", {}, one.hosts.join(", "))] : []), ...(one.output ? [element("pre", { tabIndex: 0 }, one.output)] : []));
+  });
+  return [element("h2", {}, `${title} `, element("span", { class: "quiet" }, rows.length)), ...entries];
 }
 
 function draw(answer) {

@@ -62,12 +62,34 @@ export function tell(sentence) {
   byId("told").textContent = sentence ?? "";
 }
 
+let busy = 0;
+let leaving = false;
+
+function showBusy(change) {
+  busy += change;
+  document.body.toggleAttribute("data-busy", busy > 0);
+  byId("busy-bar").textContent = busy > 0 ? "working …" : "";
+}
+
+// To another page: what was asked for is shown as under way until that page is there.
+export function go(address) { leaving = true; location.href = address; }
+addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+
+// Shows before the server has answered that something is under way. Nothing moves: the bar lies above the page.
+export async function working(button, call) {
+  button.setAttribute("aria-busy", "true");
+  button.disabled = true;
+  showBusy(1);
+  try { return await call(); } finally {
+    if (!leaving) { button.removeAttribute("aria-busy"); showBusy(-1); }
+  }
+}
+
 // A button that does one thing at a time, and says what went wrong.
 export function onClick(button, call) {
   button?.addEventListener("click", async () => {
-    button.disabled = true;
     tell("");
-    try { await call(); } catch (err) { tell(err.message); button.disabled = false; }
+    try { await working(button, call); } catch (err) { tell(err.message); button.disabled = false; }
   });
 }
 

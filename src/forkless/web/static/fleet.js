@@ -34,14 +34,23 @@ const kinds = {
     ask: () => "/api/workers",
     draw(answer) {
       fill("rows", answer.workers.map((one) => row(
-        cell("", `${one.name} (${one.host}, process ${one.pid})`), cell("", state(one.state)), cell("run", run(one.run)), cell("labels", one.labels.join(", ")),
+        cell("", `${one.name} (${one.host}, process ${one.pid})`), cell("", state(one.state)), cell("run", ...(one.run ? [run(one.run), ` ${one.title}`, ...(one.at ? [element("small", { class: "quiet" }, one.at)] : [])] : [])), cell("labels", one.labels.join(", ")),
         cell("forkless", one.versions.forkless ?? ""), cell("ansible-core", one.versions.ansible_core ?? ""), cell("Python", one.versions.python ?? ""), cell("seen", when(one.seen)))));
+      const places = new Map();
+      for (const one of answer.workers) {
+        const place = places.get(one.host) ?? places.set(one.host, { slots: 0, free: 0 }).get(one.host);
+        place.slots += one.state === "away" ? 0 : 1;
+        place.free += one.state === "idle" ? 1 : 0;
+      }
+      byId("summary").textContent = [...places].map(([name, { slots, free }]) => `${name}: ${count(slots, "slot")}, ${free} free`).join("; ");
     },
+    // When each was seen changes all the time; what it does, and the pointer's target, does not.
+    touch: (answer) => answer.workers.forEach((one, index) => byId("rows").rows[index].lastElementChild.replaceChildren(when(one.seen))),
   },
   "/queue": {
     ask: () => "/api/queue",
     draw(answer) {
-      fill("running", answer.running.map((one) => row(cell("", run(one.id)), cell("", state(one.status)), cell("", one.title), cell("worker", one.slices ? count(one.slices, "slice") : one.worker), cell("at", one.at))));
+      fill("under-way", answer.running.map((one) => row(cell("", run(one.id)), cell("", state(one.status)), cell("", one.title), cell("worker", one.slices ? count(one.slices, "slice") : one.worker), cell("at", one.at))));
       fill("rows", answer.waiting.map(({ run: one, why }) => row(
         cell("", run(one.id)), cell("", one.title), cell("limit", one.limit), cell("by", one.created_by), number("priority", one.priority), cell("waits", why))));
       const limits = Object.entries(answer.limits).map(([label, most]) => `${label}: at most ${most} at once`).join("; ");
@@ -92,7 +101,7 @@ let last = "";
 function draw(answer) {
   // What is the same stays: focus, selection and the pointer's target with it.
   const text = JSON.stringify(answer, (name, value) => (["now", "seconds", "away", "seen"].includes(name) ? undefined : value));
-  if (text === last) return;
+  if (text === last) { kind.touch?.(answer); return; }
   last = text;
   kind.draw(answer);
 }

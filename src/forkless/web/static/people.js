@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
 // Log in; one's own tokens and sessions; users.
-import { boot, byId, cell, element, onClick, post, send, tell, time } from "./dom.js";
+import { boot, byId, cell, element, go, onClick, post, send, tell, time, working } from "./dom.js";
 
 const form = (id, call) => byId(id)?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const button = event.target.querySelector("button");
-  button.disabled = true;
   tell("");
   const values = Object.fromEntries(new FormData(event.target));
-  try { await call(values, event.target); } catch (err) { tell(err.message); }
+  try { await working(button, () => call(values, event.target)); } catch (err) { tell(err.message); }
   button.disabled = false;
 });
 
-form("login", async (values, shown) => { await post("/api/login", values); location.href = shown.dataset.next; });
+form("login", async (values, shown) => { await post("/api/login", values); go(shown.dataset.next); });
 form("new-token", async (values) => {
   const { token } = await post("/api/me/tokens", { ...values, days: Number(values.days) });
   byId("token").hidden = false;
   byId("token").textContent = `The token, which is not shown again:\n${token}`;
   tokens((await send("GET", "/api/me/tokens")).tokens);
 });
-form("password", async (values) => { await post("/api/me/password", values); location.href = "/login"; });
+form("password", async (values) => { await post("/api/me/password", values); go("/login"); });
 form("new-user", async (values) => { await post("/api/users", { ...values, password: values.password || null }); location.reload(); });
-onClick(byId("logout"), async () => { await post("/api/me/logout"); location.href = "/"; });
+onClick(byId("logout"), async () => { await post("/api/me/logout"); go("/"); });
 
 function button(label, about, call, sure = false) {
   const made = element("button", { class: sure ? "danger" : "", "aria-label": `${label} ${about}` }, label);

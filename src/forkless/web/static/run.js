@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
-import { boot, byId, connection, element, link, listen, onClick, post, send, span, tell, time, took } from "./dom.js";
+import { boot, byId, connection, element, go, link, listen, onClick, post, send, span, tell, time, took } from "./dom.js";
 import { Grid } from "./grid.js";
 import { search } from "./search.js";
 import { Timeline } from "./timeline.js";
@@ -11,6 +11,7 @@ let run = boot();
 let heard = performance.now();
 let last = 0;
 let failures = 0;
+let ignored = 0;
 const grid = new Grid(byId("grid"), byId("cell"));
 const timeline = new Timeline(byId("timeline"), byId("span"));
 const log = byId("log");
@@ -22,6 +23,22 @@ let diffs = 0;
 const seconds = (iso) => Date.parse(iso) / 1000;
 const over = () => !["waiting", "running"].includes(run.status);
 
+// What would move the parts below while a mouse is over them waits until it has left. Under one key the last call counts.
+const below = byId("below");
+const waiting = new Map();
+const isPointedAt = () => matchMedia("(hover: hover)").matches && below.matches(":hover");
+function unmoved(key, call) {
+  if (isPointedAt()) waiting.set(key, call); else call();
+}
+function settle() {
+  if (!waiting.size || isPointedAt()) return;
+  const calls = [...waiting.values()];
+  waiting.clear();
+  for (const call of calls) call();
+  countFailures();
+}
+below.addEventListener("pointerleave", settle);
+
 function fact(name, value) {
   return value === "" || value === null || value === undefined ? [] : [element("div", {}, element("dt", {}, name), element("dd", {}, value))];
 }
@@ -32,53 +49,77 @@ function drawRun() {
   state.className = `state ${run.status}`;
   byId("facts").replaceChildren(
     ...fact("Launched", time(run.created)), ...fact("By", run.created_by), ...fact("Took", element("span", { id: "took" }, span(took(run, heard)))),
-    ...fact("Inventory", run.inventory.join(", ")), ...fact("Limit", run.limit), ...fact("Tags", run.tags.join(", ")), ...fact("Mode", [run.check ? "check" : "", run.diff ? "diff" : ""].filter(Boolean).join(", ")),
-    ...fact("Hosts", run.hosts || ""), ...fact("Tasks", run.tasks || ""), ...fact("Ok", run.ok || ""), ...fact("Changed", run.changed || ""),
-    ...fact("Failures", run.failures || ""), ...fact("Worker", run.worker), ...fact("Attempt", run.attempt > 1 ? run.attempt : ""),
+    ...fact("Inventory", run.inventory.join(", ")), ...fact("Limit", run.limit), ...fact("Tags", run.tags.join(", ")), ...fact("Skipped tags", run.skip_tags.join(", ")), ...fact("Mode", [run.check ? "check" : "", run.diff ? "diff" : ""].filter(Boolean).join(", ")),
+    ...(run.started ? [["Hosts", run.hosts], ["Tasks", run.tasks], ["Ok", run.ok], ["Changed", run.changed], ["Failures", run.failures]].flatMap(([name, value]) => fact(name, value)) : []),
+    ...fact("Attempt", run.attempt > 1 ? run.attempt : ""),
     ...fact("Again from", run.relaunch_of ? link(`/runs/${run.relaunch_of}`, `run ${run.relaunch_of}`) : ""),
-    ...fact("Skipped tags", run.skip_tags.join(", ")), ...fact("Project", run.project), ...fact("Commit", run.commit), ...fact("Variables", run.given.join(", ")),
-    ...fact("Slices", run.slices || ""), ...fact("Labels", run.labels.join(", ")), ...fact("Note", run.note), ...fact("forkless", run.versions.forkless ?? ""),
+    ...fact("Note", run.note),
+  );
+  byId("about").replaceChildren(
+    ...fact("Project", run.project), ...fact("Commit", run.commit), ...fact("Variables", run.given.map((name) => name.replace(/^extra_vars\./, "")).join(", ")),
+    ...fact("Slices", run.slices || ""), ...fact("Labels", run.labels.join(", ")), ...fact("Worker", run.worker), ...fact("forkless", run.versions.forkless ?? ""),
     ...fact("ansible-core", run.versions.ansible_core ?? ""), ...fact("Python", run.versions.python ?? ""),
   );
-  byId("at").textContent = run.at;
-  byId("sentence").className = ["failed", "lost"].includes(run.status) ? "message wrong" : "message";
-  byId("sentence").hidden = !run.sentence || run.sentence === run.status;
-  byId("sentence").textContent = run.sentence;
+  byId("at").textContent = byId("at").title = run.at;
+  unmoved("sentence", drawSentence);
   byId("report").hidden = !over();
-  byId("compare").hidden = !over();
-  byId("compare").textContent = run.relaunch_of ? "Compare with run before" : "Compare";
-  byId("compare").href = run.relaunch_of ? `/compare?first=${run.relaunch_of}&second=${run.id}` : `/compare?second=${run.id}`;
   if (over()) {
+    byId("compare").href = run.relaunch_of ? `/compare?first=${run.relaunch_of}&second=${run.id}` : `/compare?second=${run.id}`;
+    byId("compare").removeAttribute("aria-disabled");
     running.clear(); drawRunning();
     grid.ended = timeline.ended = true;
     grid.soon(); timeline.soon();
   }
-  if (!byId("cancel")) return;
-  byId("cancel").hidden = over();
-  byId("cancel").disabled = run.stopping;
-  byId("relaunch").hidden = !over();
-  byId("relaunch-failed").hidden = !(over() && run.failures);
+  for (const [id, may] of [["cancel", !over() && !run.stopping], ["relaunch", over()], ["relaunch-failed", over() && run.failures > 0]]) {
+    if (byId(id) && !byId(id).hasAttribute("aria-busy")) byId(id).disabled = !may;
+  }
 }
 
+function drawSentence() {
+  byId("sentence").className = ["failed", "lost"].includes(run.status) ? "message wrong" : "message";
+  byId("sentence").hidden = !run.sentence || run.sentence === run.status;
+  byId("sentence").textContent = run.sentence;
+  byId("at").hidden = over();
+}
+
+function countFailures() {
+  const all = failures + ignored;
+  byId("failure-count").textContent = !all ? "" : [
+    failures, ignored ? `and ${ignored} ignored` : "", all > MOST_FAILURES ? `of which ${MOST_FAILURES} are shown` : "",
+    [...waiting.keys()].some((key) => key.startsWith("failure")) ? "shown when the pointer leaves what is below" : "",
+  ].filter(Boolean).join(", ").replace(", and", " and");
+}
+
+// Those that ended a host's run first, those that were ignored behind them.
 function addFailure(event) {
-  failures += 1;
-  byId("failure-count").textContent = failures > MOST_FAILURES ? `${failures}, of which ${MOST_FAILURES} are shown` : failures;
-  if (failures > MOST_FAILURES) return;
-  const box = byId("failures");
-  if (failures === 1) box.replaceChildren();
-  box.append(element("details", { class: `failure ${event.state}`, open: failures <= 5 },
-    element("summary", {}, element("strong", {}, event.host), ` · ${event.task} `, element("span", { class: "quiet" }, `${event.state}${event.path ? ` · ${event.path}` : ""}`)),
-    element("pre", { tabIndex: 0 }, event.output || event.text || "")));
+  const isIgnored = event.state === "ignored";
+  const number = isIgnored ? ++ignored : ++failures;
+  const all = failures + ignored;
+  if (all <= MOST_FAILURES) unmoved(`failure ${all}`, () => {
+    const box = byId("failures");
+    if (!box.querySelector(".failure")) box.replaceChildren();
+    box.insertBefore(element("details", { class: `failure ${event.state}`, open: number <= 5 },
+      element("summary", {}, element("strong", {}, event.host), ` · ${event.task} `, element("span", { class: "quiet" }, `${event.state}${event.path ? ` · ${event.path}` : ""}`)),
+      element("pre", { tabIndex: 0 }, event.output || event.text || "")), isIgnored ? null : box.querySelector(".failure.ignored"));
+  });
+  countFailures();
 }
 
 function addDiff(event) {
-  diffs += 1;
+  const number = ++diffs;
+  if (number > MOST_DIFFS) {
+    byId("change-count").textContent = `${diffs}, of which ${MOST_DIFFS} are shown`;
+    return;
+  }
+  unmoved(`diff ${number}`, () => putDiff(event, number));
+}
+
+function putDiff(event, number) {
   byId("changes").hidden = false;
   byId("change-count").textContent = diffs > MOST_DIFFS ? `${diffs}, of which ${MOST_DIFFS} are shown` : diffs;
-  if (diffs > MOST_DIFFS) return;
   const kind = (line) => (/^(\+\+\+|---) |^@@ /.test(line) ? "quiet" : line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : "");
   const lines = event.diff.split("\n").map((line) => element("span", { class: kind(line) }, `${line}\n`));
-  byId("diffs").append(element("details", { class: "failure changed", open: diffs <= 3 },
+  byId("diffs").append(element("details", { class: "failure changed", open: number <= 3 },
     element("summary", {}, element("strong", {}, event.host), ` · ${event.task} `, element("span", { class: "quiet" }, event.path ?? "")),
     element("pre", { tabIndex: 0 }, ...lines)));
 }
@@ -96,11 +137,14 @@ function follow(event) {
 }
 
 function drawRunning() {
-  byId("now").hidden = over() || last === 0; // of one height while the run is under way: nothing below it moves
+  const box = byId("running");
+  // Of one height while the run is under way: nothing below it moves.
+  if (byId("now").hidden !== (over() || last === 0)) unmoved("now", () => { byId("now").hidden = over() || last === 0; });
   byId("now-count").textContent = running.size > MOST_RUNNING ? `${running.size} hosts, of which ${MOST_RUNNING} are shown` : "";
-  byId("running").classList.toggle("one", run.hosts < 2);
-  byId("running").replaceChildren(...[...running.values()].slice(0, MOST_RUNNING).map((one) => element("div", { class: "working" },
-    element("strong", {}, one.host), ` · ${one.task}`, ...(one.lines.length ? [element("pre", {}, one.lines.join("\n"))] : []))));
+  box.classList.toggle("one", run.hosts <= Math.max(1, Math.floor((box.clientWidth + 6) / 326)));
+  box.replaceChildren(...[...running.values()].slice(0, MOST_RUNNING).map((one) => element("div", { class: "working" },
+    element("p", { title: `${one.host} · ${one.task}` }, element("strong", {}, one.host), ` · ${one.task}`),
+    element("div", { class: "tail" }, element("pre", {}, one.lines.join("\n"))))));
 }
 
 // One change of the page for each message: a look at the height of the log after each line would lay it out each time.
@@ -138,30 +182,40 @@ function events(answer) {
 onClick(byId("cancel"), async () => {
   run = { ...run, stopping: true };
   drawRun();
-  const answer = await post(`/api/runs/${run.id}/cancel`);
-  if (over()) return; // the stream was faster and has ended: the answer is from before the end
-  run = answer;
+  try {
+    const answer = await post(`/api/runs/${run.id}/cancel`);
+    if (over()) return; // the stream was faster and has ended: the answer is from before the end
+    run = answer;
+  } catch (err) {
+    if (over()) return; // it has ended by itself meanwhile
+    run = { ...run, stopping: false };
+    drawRun();
+    throw err;
+  }
   heard = performance.now();
   drawRun();
 });
-onClick(byId("relaunch"), async () => { location.href = `/runs/${(await post(`/api/runs/${run.id}/relaunch`, { failed: false })).id}`; });
-onClick(byId("relaunch-failed"), async () => { location.href = `/runs/${(await post(`/api/runs/${run.id}/relaunch`, { failed: true })).id}`; });
+for (const [id, failed] of [["relaunch", false], ["relaunch-failed", true]]) {
+  onClick(byId(id), async () => { go(`/runs/${(await post(`/api/runs/${run.id}/relaunch`, { failed })).id}`); });
+}
 for (const [id, other] of [["by-host", "by-worker"], ["by-worker", "by-host"]]) {
   byId(id).addEventListener("click", () => {
     timeline.byHost = id === "by-host";
     byId(id).setAttribute("aria-pressed", "true");
     byId(other).setAttribute("aria-pressed", "false");
-    byId("span").textContent = !timeline.byHost && timeline.spans.length && !timeline.lanes ? "This run is too long to know its workers here; by host is whole." : "Point at the timeline, or use the arrow keys.";
+    byId("span").textContent = !timeline.byHost && timeline.spans.length && !timeline.lanes ? "This run is too long to know its workers here; by host is whole." : "Point at the timeline, touch it, or use the arrow keys.";
     timeline.soon();
   });
 }
 byId("copy").addEventListener("click", async () => {
+  byId("copy").style.minWidth = `${byId("copy").offsetWidth}px`; // the buttons beside it stay where they are
   try { await navigator.clipboard.writeText(run.command); byId("copy").textContent = "Copied"; } catch { tell(run.command); }
 });
 
 search(run.id);
 drawRun();
 setInterval(() => {
+  settle(); // a pointer can leave without a word, with a window that is closed above the page
   if (!run.started || run.ended) return;
   byId("took").textContent = span(took(run, heard));
   timeline.until(seconds(run.started) + took(run, heard), seconds(run.started));
@@ -181,6 +235,6 @@ await catchUp();
 const stop = listen(() => `/api/runs/${run.id}/stream?after=${last}`, {
   run: (fresh) => { run = fresh; heard = performance.now(); drawRun(); },
   events,
-  end: () => { stop(); if (run.ended) timeline.until(seconds(run.ended), seconds(run.started)); if (!failures) byId("failures").replaceChildren(element("p", { class: "quiet" }, "None.")); },
+  end: () => { stop(); if (run.ended) timeline.until(seconds(run.ended), seconds(run.started)); if (!failures && !ignored) byId("failures").replaceChildren(element("p", { class: "quiet" }, "None.")); },
   gone: () => { stop(); tell("This run was removed from the queue."); },
 });

@@ -10,10 +10,11 @@ function cells(run) {
   const progress = element("td", { class: "progress" });
   if (run.status === "running") {
     progress.append(element("progress", { "aria-label": `run ${run.id} is running` }), `${count(run.tasks, "task")} · ${run.ok} ok`);
-  } else if (run.tasks) progress.append(`${count(run.tasks, "task")} · ${run.ok} ok · ${run.changed} changed`);
+  } else if (run.tasks) progress.append([count(run.tasks, "task"), `${run.ok} ok`, run.changed ? `${run.changed} changed` : ""].filter(Boolean).join(" · "));
   else if (run.sentence) progress.append(run.sentence);
   const title = element("td", { class: "title" }, element("a", { href: `/runs/${run.id}` }, run.title));
-  if (run.at || run.check) title.append(element("small", {}, [run.check ? "check" : "", run.at].filter(Boolean).join(" · ")));
+  const about = [run.check ? "check" : "", run.at].filter(Boolean).join(" · ");
+  title.append(element("small", { title: about }, about));
   return [
     element("td", { class: "number" }, element("a", { href: `/runs/${run.id}` }, run.id)),
     element("td", {}, element("span", { class: `state ${run.status}` }, run.stopping ? "stopping" : run.status)),
@@ -58,6 +59,7 @@ function draw(answer) {
     before = row.element;
   }
   byId("empty").hidden = answer.runs.length > 0;
+  byId("table").hidden = answer.runs.length === 0;
   byId("counts").textContent = Object.entries(answer.counts).map(([state, many]) => `${many} ${state}`).join(" · ");
   const older = byId("older");
   older.hidden = answer.older === null;

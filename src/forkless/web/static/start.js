@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-3.0-or-later
-import { boot, byId, element, post, send, tell } from "./dom.js";
+import { boot, byId, count as counted, element, go, post, send, tell, working } from "./dom.js";
 
 const form = byId("start");
 const projects = new Map(boot().projects.map((one) => [one.name, one]));
@@ -71,31 +71,39 @@ function asked() {
 if (form) {
   field("project").addEventListener("change", chosenProject);
   field("playbook").addEventListener("change", chosenPlaybook);
-  byId("preview").addEventListener("click", async () => {
+  // A look that is older than what is chosen now says nothing about it.
+  let look = 0;
+  const forget = () => { look += 1; byId("hosts").textContent = ""; };
+  async function preview() {
+    const mine = ++look;
     tell("");
     byId("hosts").textContent = "looking …";
     try {
-      const { variables, ...rest } = asked();
-      const { hosts, count } = await post("/api/preview", { ...rest, variables });
-      byId("hosts").textContent = `${count} host${count === 1 ? "" : "s"}: ${hosts.slice(0, 30).join(", ")}${count > 30 ? " …" : ""}`;
-    } catch (err) { byId("hosts").textContent = ""; tell(err.message); }
-  });
+      const { hosts, count } = await post("/api/preview", asked());
+      if (mine === look) byId("hosts").textContent = `${counted(count, "host")}: ${hosts.slice(0, 30).join(", ")}${count > 30 ? " …" : ""}`;
+    } catch (err) { if (mine === look) { byId("hosts").textContent = ""; tell(err.message); } }
+  }
+  byId("preview").addEventListener("click", preview);
+  for (const name of ["project", "playbook", "inventory"]) field(name).addEventListener("change", forget);
+  field("limit").addEventListener("input", forget);
   field("schedule").addEventListener("input", () => { byId("go").textContent = field("schedule").value ? "Save the schedule" : "Start"; });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    byId("go").disabled = true;
     tell("");
     try {
-      const run = asked();
-      if (field("schedule").value) {
-        const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
-        await post("/api/schedules", { name: field("schedule").value, cron: field("cron").value, time_zone: zone, run });
-        location.href = "/schedules";
-      } else location.href = `/runs/${(await post("/api/runs", run)).id}`;
+      await working(byId("go"), begin);
     } catch (err) {
       tell(err.message);
       byId("go").disabled = false;
     }
   });
+  async function begin() {
+    const run = asked();
+    if (field("schedule").value) {
+      const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC";
+      await post("/api/schedules", { name: field("schedule").value, cron: field("cron").value, time_zone: zone, run });
+      go("/schedules");
+    } else go(`/runs/${(await post("/api/runs", run)).id}`);
+  }
   await chosenProject();
 }

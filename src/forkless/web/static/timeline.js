@@ -17,7 +17,7 @@ export class Timeline {
     box.addEventListener("scroll", () => this.soon());
     new ResizeObserver(() => this.soon()).observe(box);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { this.colours = null; this.soon(); });
-    box.addEventListener("pointermove", (event) => this.point(event));
+    for (const kind of ["pointermove", "pointerdown"]) box.addEventListener(kind, (event) => this.point(event)); // a finger that taps does not move
     box.addEventListener("keydown", (event) => this.key(event));
   }
 
