@@ -113,6 +113,10 @@ class RunAnswer(BaseModel):
     slices: int
     relaunch_of: int | None
     stopping: bool = Field(description="Its end was asked for")
+    silent_since: dt.datetime | None = Field(
+        description="The last sign of its worker, if that is longer ago than it should be: the worker may have been killed"
+    )
+    lost_at: dt.datetime | None = Field(description="When the run is given up, if no sign follows")
     counter: int = Field(description="The position of its last event")
     command: str = Field(description="The same run as a command line; values that may be secret are not in it")
     versions: dict[str, str]
@@ -125,6 +129,7 @@ class RunAnswer(BaseModel):
             for name in ("hosts", "tasks", "ok", "changed", "failed", "unreachable")
         }
         until = record.ended or now
+        silent_since = _silent_since(record, now)
         return cls(
             id=record.id, status=record.status, title=plain(record.title, record.project), created_by=record.created_by,
             limit=str(record.spec.get("limit") or ""), inventory=[plain(str(one), record.project) for one in record.spec.get("inventory", [])],
@@ -138,8 +143,16 @@ class RunAnswer(BaseModel):
             seconds=max(0.0, (until - record.started).total_seconds()) if record.started else None, now=now, rc=record.rc,
             sentence=plain(record.sentence or "", record.project), worker=record.worker_name or "", attempt=record.attempt,
             slices=record.slices, relaunch_of=record.relaunch_of, stopping=not record.over and record.cancel_requested is not None,
+            silent_since=silent_since, lost_at=silent_since and silent_since + dt.timedelta(seconds=record.lost_after or 0.0),
             counter=record.counter, command=_command(record), versions=dict(record.worker_versions or record.versions),
         )  # fmt: skip
+
+
+def _silent_since(record: RunRecord, now: dt.datetime) -> dt.datetime | None:
+    # A worker gives a sign at least every quarter of that time. A run in slices has several workers, and each slice tells of its own.
+    if record.status != "running" or record.slices or record.renewed is None or record.lost_after is None:
+        return None
+    return record.renewed if (now - record.renewed).total_seconds() > record.lost_after * 0.4 else None
 
 
 def _texts(record: RunRecord, name: str) -> list[str]:

@@ -76,9 +76,10 @@ function drawRun() {
 }
 
 function drawSentence() {
-  byId("sentence").className = ["failed", "lost"].includes(run.status) ? "message wrong" : "message";
-  byId("sentence").hidden = !run.sentence || run.sentence === run.status;
-  byId("sentence").textContent = run.sentence;
+  const silent = run.silent_since;
+  byId("sentence").className = silent || ["failed", "lost"].includes(run.status) ? "message wrong" : "message";
+  byId("sentence").hidden = !silent && (!run.sentence || run.sentence === run.status);
+  byId("sentence").replaceChildren(...(silent ? [`The worker ${run.worker} gave no sign since `, time(silent), ". If that goes on, the run is given up at ", time(run.lost_at), "."] : [run.sentence]));
   byId("at").hidden = over();
 }
 

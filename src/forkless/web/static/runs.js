@@ -13,7 +13,7 @@ function cells(run) {
   } else if (run.tasks) progress.append([count(run.tasks, "task"), `${run.ok} ok`, run.changed ? `${run.changed} changed` : ""].filter(Boolean).join(" · "));
   else if (run.sentence) progress.append(run.sentence);
   const title = element("td", { class: "title" }, element("a", { href: `/runs/${run.id}` }, run.title));
-  const about = [run.check ? "check" : "", run.at].filter(Boolean).join(" · ");
+  const about = [run.check ? "check" : "", run.silent_since ? "its worker gives no sign" : run.at].filter(Boolean).join(" · ");
   title.append(element("small", { title: about }, about));
   return [
     element("td", { class: "number" }, element("a", { href: `/runs/${run.id}` }, run.id)),
