@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forkless.core.events import Event
@@ -37,4 +36,6 @@ def unpack(packed: bytes, root_last: int, after: int = 0) -> Iterator[Event]:
     for line in lines:
         position += 1
         if position > after:
-            yield replace(Event.from_dict(json.loads(line)), counter=position)
+            found = json.loads(line)
+            found["counter"] = position
+            yield Event.from_dict(found)

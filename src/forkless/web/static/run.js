@@ -225,9 +225,12 @@ setInterval(() => {
 // A long run is read in compressed answers first: a stream is sent as it is, and a slow line would take ten times as long.
 async function catchUp() {
   try {
-    while (run.counter - last > FAR_BEHIND) {
-      const answer = await send("GET", `/api/runs/${run.id}/events?after=${last}`);
+    const ask = (after) => (run.counter - after > FAR_BEHIND ? send("GET", `/api/runs/${run.id}/events?after=${after}`) : null);
+    for (let next = ask(last); next !== null;) {
+      const answer = await next;
       if (!answer.events.length) return;
+      next = ask(answer.events.at(-1).n); // the server reads on while this part is drawn
+      next?.catch(() => {}); // it is looked at in the next round
       events(answer);
     }
   } catch { connection("away"); } // the stream goes on from here, and says what is wrong
