@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Devices that speak like IOS or EOS over SSH, and those of network_api_devices.py, many in one process, on one loop.
+Devices that speak like IOS or EOS over SSH, those of network_api_devices.py, and those of network_grpc_device.py, many in one process.
 
     python tests/network_device.py '{"r1": {}, "r2": {"os": "eos", "secret": "s3cret"}}' events.jsonl
 
@@ -258,6 +258,13 @@ async def serve(devices, events):
     ports, servers = {}, []
     for name, options in devices.items():
         device = Device(name, log, **options)
+
+        if device.speaks == "grpc" and device.accept is None:
+            from network_grpc_device import GrpcDevice  # imported here: few tests need grpcio
+
+            device.server = GrpcDevice(device, asyncio.get_running_loop())
+            ports[name] = device.server.port
+            continue
 
         if device.accept is not None or device.speaks == "http":
             answer = functools.partial(fail, device) if device.accept is not None else HttpDevice(device).serve

@@ -15,14 +15,16 @@ import forkless
 import prepare_collections
 
 TESTS = pathlib.Path(__file__).resolve().parent
-OS = {"ios": "cisco.ios.ios", "eos": "arista.eos.eos", "fortios": "fortinet.fortios.fortios", "netconf": "default"}
+OS = {"ios": "cisco.ios.ios", "eos": "arista.eos.eos", "fortios": "fortinet.fortios.fortios", "netconf": "default", "iosxr": "lab.devices.iosxr"}
 HTTP = {"ansible_connection": "ansible.netcommon.httpapi", "ansible_httpapi_use_ssl": False}
 SOON = 200
 # The same in every test: for another configuration ansible-core is imported anew.
 ENVIRONMENT = {
-    "ANSIBLE_COLLECTIONS_PATH": str(prepare_collections.FOLDER),
+    "ANSIBLE_COLLECTIONS_PATH": f"{prepare_collections.FOLDER}:{TESTS / 'network_collections'}",
     "ANSIBLE_HOST_KEY_CHECKING": "0",
     "ANSIBLE_DEPRECATION_WARNINGS": "0",
+    # What cisco.iosxr has for gRPC was compiled in 2018; newer protobufs take it in this mode only.
+    "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",
 }
 
 
@@ -87,6 +89,7 @@ class NetworkProject:
                 "ansible_host": "127.0.0.1", "ansible_port": port, "ansible_user": "admin", "ansible_password": "pw", "ansible_timeout": 60,
                 "ansible_connection": "ansible.netcommon.network_cli", "ansible_network_os": OS[spec.get("os", "ios")],
                 **({**HTTP, "ansible_httpapi_port": port} if spec.get("speaks") == "http" else {}),
+                **({"ansible_connection": "ansible.netcommon.grpc"} if spec.get("speaks") == "grpc" else {}),
                 **({"ansible_connection": "ansible.netcommon.netconf"} if spec.get("os") == "netconf" else {}),
                 **variables.get("all", {}), **variables.get(name, {}),
             }  # fmt: skip

@@ -2,7 +2,7 @@
 """
 Extracts real collections for the tests from the package `ansible` on PyPI: community.general, ansible.utils, and those for network devices.
 
-Only these of about a hundred collections are kept, of fortinet.fortios only one module. A release of `ansible` goes with one minor of
+Only these of about a hundred collections are kept, of fortinet.fortios only one module, of cisco.iosxr what speaks gRPC. A release of `ansible` goes with one minor of
 ansible-core, and its netcommon may fail with another: each minor has a folder of its own. tests/prepare.py runs it.
 """
 
@@ -21,15 +21,17 @@ MINOR = ".".join(importlib.metadata.version("ansible-core").split(".")[:2])
 # 2.22 has no release of `ansible` yet.
 PACKAGE = {"2.18": "ansible~=11.0", "2.19": "ansible~=12.0", "2.20": "ansible~=13.0"}.get(MINOR, "ansible~=14.0")
 FOLDER = pathlib.Path(__file__).parent / f".collections-{MINOR}"
-COLLECTIONS = ("community/general", "ansible/utils", "ansible/netcommon", "cisco/ios", "arista/eos", "fortinet/fortios")
+COLLECTIONS = ("community/general", "ansible/utils", "ansible/netcommon", "cisco/ios", "arista/eos", "cisco/iosxr", "fortinet/fortios")
 WANTED = tuple(f"ansible_collections/{one}/" for one in COLLECTIONS)
 MISSING = "real collections are not there; get them with: python tests/prepare_collections.py"
 
 
 def _wanted(name: str) -> bool:
-    """Whether a file is extracted. fortinet.fortios has 700 modules that are alike."""
+    """Whether a file is extracted. fortinet.fortios has 700 modules that are alike, and of cisco.iosxr no module is used."""
     if not name.startswith(WANTED) or name.split("/")[3] in ("docs", "tests", "changelogs"):
         return False
+    if "/cisco/iosxr/plugins/" in name:
+        return "/plugins/sub_plugins/grpc/" in name
     return "/fortinet/fortios/plugins/modules/" not in name or name.endswith("/fortios_monitor_fact.py")
 
 

@@ -38,4 +38,4 @@ def test_only_plugins_whose_answers_are_tested_live_in_the_run():
     names = ("network_cli", "netconf", "httpapi", "grpc", "libssh")
     package = "ansible_collections.ansible.netcommon.plugins.connection."
     found = [name for name in names if netcommon.plugin_at(package + name, str(PLUGINS / "connection" / f"{name}.py"))]
-    assert found == ["network_cli", "netconf", "httpapi"]
+    assert found == ["network_cli", "netconf", "httpapi", "grpc"]

@@ -160,6 +160,48 @@ NETCONF = """\
   ansible.netcommon.netconf_get: {source: running}
   ignore_errors: true
 """
+GRPC = """\
+- name: answers
+  ansible.netcommon.grpc_get: {command: show hostname, display: text}
+  register: said
+- debug: var=said.stdout
+- name: data
+  ansible.netcommon.grpc_get: {section: '{"interfaces": [null]}', data_type: config}
+- name: an error of the device
+  ansible.netcommon.grpc_get: {command: show wrong, display: text}
+  ignore_errors: true
+- name: a change
+  ansible.netcommon.grpc_config: {config: '{"banner": "text"}', state: merged}
+  diff: true
+- name: a change that is refused
+  ansible.netcommon.grpc_config: {config: '{"wrong": "text"}', state: replaced}
+  ignore_errors: true
+- name: a command that does not end
+  ansible.netcommon.grpc_get: {command: hang, display: text}
+  vars: {ansible_command_timeout: 2}
+  ignore_errors: true
+- name: a change that does not end
+  ansible.netcommon.grpc_config: {config: '{"hang": "text"}', state: merged}
+  vars: {ansible_command_timeout: 2}
+  ignore_errors: true
+- name: after it
+  ansible.netcommon.grpc_get: {command: show hostname, display: text}
+- name: what cisco.iosxr itself lacks
+  ansible.netcommon.grpc_get: {command: show hostname, display: text}
+  vars: {ansible_network_os: cisco.iosxr.iosxr}
+  ignore_errors: true
+- name: the device ends the call
+  ansible.netcommon.grpc_get: {command: drop, display: text}
+  ignore_errors: true
+- meta: reset_connection
+- name: the password is wrong
+  ansible.netcommon.grpc_get: {command: show hostname, display: text}
+  vars: {ansible_password: wrong}
+  ignore_errors: true
+- name: as a process
+  ansible.netcommon.grpc_get: {command: show hostname, display: text}
+  vars: {ansible_network_import_modules: false}
+"""
 
 
 def programs():
@@ -248,8 +290,12 @@ at_length = pytest.mark.skipif("FORKLESS_NETWORK" not in os.environ, reason="mak
 @pytest.mark.parametrize("options", [(), ("-vvvv",)])
 @pytest.mark.parametrize(
     ("spec", "play"),
-    [({"os": "eos", "speaks": "http"}, HTTP), ({"os": "netconf"}, NETCONF)],
-    ids=["httpapi", "netconf"],
+    [
+        ({"os": "eos", "speaks": "http"}, HTTP),
+        ({"os": "netconf"}, NETCONF),
+        ({"os": "iosxr", "speaks": "grpc"}, GRPC),
+    ],
+    ids=["httpapi", "netconf", "grpc"],
 )
 def test_stock_and_forkless_print_the_same_over_other_connections(tmp_path, spec, play, options):
     from network_support import Devices, NetworkProject

@@ -25,13 +25,14 @@ if seams.minor(seams.version()) == "2.18":  # there every module of a network co
     pytestmark.append(pytest.mark.spawns)
 
 # "auto" is forkless's own asyncssh.
-KINDS = ("auto", "paramiko", "libssh", "httpapi", "netconf")
+KINDS = ("auto", "paramiko", "libssh", "httpapi", "netconf", "grpc")
 SPECS = {
     "auto": {},
     "paramiko": {},
     "libssh": {},
     "httpapi": {"os": "eos", "speaks": "http"},
     "netconf": {"os": "netconf"},
+    "grpc": {"os": "iosxr", "speaks": "grpc"},
 }
 FATES = ("silent", "reset", "close")
 # The task for each kind of device, and the hosts that run it.
@@ -39,6 +40,10 @@ TASKS = {
     "ssh": ("- cisco.ios.ios_command: {commands: [COMMAND]}\n", "ansible_network_os == 'cisco.ios.ios'"),
     "http": ("- arista.eos.eos_command: {commands: [COMMAND]}\n", "ansible_network_os == 'arista.eos.eos'"),
     "netconf": ("- ansible.netcommon.netconf_rpc: {rpc: COMMAND}\n", "ansible_network_os == 'default'"),
+    "grpc": (
+        "- ansible.netcommon.grpc_get: {command: COMMAND, display: text}\n",
+        "ansible_network_os == 'lab.devices.iosxr'",
+    ),
 }
 LONG = {"ansible_command_timeout": 600, "ansible_connect_timeout": 600, "ansible_timeout": 600}
 
@@ -157,7 +162,7 @@ def test_a_device_that_reboots_in_a_command_is_lost_to_the_next_task(project, de
     assert {one["device"] for one in devices.events(event="rebooted")} == set(names), result.stdout
     found = {host: one["msg"] for host, one in results(result).items() if not one.get("skipped")}
     assert set(found) == set(names), result.stdout
-    # In the words of urllib and libssh, of paramiko, of ncclient, and of forkless.
+    # In the words of urllib, libssh and grpcio, of paramiko, of ncclient, and of forkless.
     assert all(
         re.search("refused|Unable to connect|not open socket|cannot be reached", one) for one in found.values()
     ), found

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "AnsibleDisplay", "ConnectionFinder", "DeviceClient", "DevicePlugin", "FoundConnection", "HasConnection", "HasSocketPath", "NetworkCliPlugin", "PlaySettings", "RpcServer", "Shell", "SshPlugin",
+    "AnsibleDisplay", "ConnectionFinder", "DeviceClient", "DevicePlugin", "FoundConnection", "GrpcCall", "GrpcChannel", "GrpcMethod", "HasConnection", "HasSocketPath", "NetworkCliPlugin", "PlaySettings", "RpcServer", "Shell", "SshPlugin",
     "module", "play_data",
 ]  # fmt: skip
 
@@ -115,6 +115,32 @@ class Shell(Protocol):
     def settimeout(self, seconds: float | None) -> None: ...
 
     def recv(self, size: int) -> bytes: ...
+
+
+class GrpcCall(Protocol):
+    """A call of grpcio that was sent, as a future."""
+
+    def result(self) -> object: ...
+
+    def cancel(self) -> bool: ...
+
+
+class GrpcMethod(Protocol):
+    """A method of a device, which is called on a channel."""
+
+    def future(self, request: object, *args: object, **kwargs: object) -> GrpcCall: ...
+
+
+class GrpcChannel(Protocol):
+    """A channel of grpcio, or of its beta API, which holds another one in `_channel`."""
+
+    _channel: GrpcChannel
+
+    def close(self) -> None: ...
+
+    def unary_unary(self, *args: object, **kwargs: object) -> GrpcMethod: ...
+
+    def stream_unary(self, *args: object, **kwargs: object) -> GrpcMethod: ...
 
 
 class AnsibleDisplay(Protocol):

@@ -23,7 +23,7 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from forkless.core.thread_stack import start_with_deep_stack
-from forkless.engines.threads.network import channels
+from forkless.engines.threads.network import channels, grpc_channel
 from forkless.engines.threads.network.ansible_objects import module
 from forkless.engines.threads.network.device_socket import DeviceSocket
 from forkless.engines.threads.workers.threads import own_folder
@@ -101,6 +101,7 @@ class DeviceWorker(Worker):
         self._connection: DevicePlugin | None = None
         self._server: RpcServer | None = None
         self._transport: AsyncsshTransport | None = None
+        self._grpc_channels: list[grpc_channel.InterruptibleChannel] = []
         self._socket: DeviceSocket | None = None
         self._log_messages = False
 
@@ -286,6 +287,9 @@ class DeviceWorker(Worker):
             if callable(close):
                 with contextlib.suppress(Exception):
                     close()
+        for channel in self._grpc_channels:
+            with contextlib.suppress(Exception):
+                channel.close()
         if self._transport is not None:
             self._transport.close()
 
@@ -314,6 +318,8 @@ class DeviceWorker(Worker):
             made._socket_path = self.socket_path
             self._transport = self._own_transport(made)
             channels.watch_alarms(made, self, self._transport)
+            if grpc_channel.has_grpc_channel(made):
+                grpc_channel.watch_calls(made, self._grpc_channels.append)
             server: RpcServer = JsonRpcServer()
             self._server = server
             server._objects = {made}  # the class has one set for all connections of a process

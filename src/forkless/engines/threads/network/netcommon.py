@@ -38,9 +38,8 @@ __all__ = [
 _PACKAGE = "ansible_collections.ansible.netcommon.plugins.connection."
 _BASE = "plugin_utils/connection_base.py"
 
-# The connection plugins that live in the run. grpc keeps Ansible's helper process: no test has shown yet that its answers are the same in
-# this process.
-IN_THE_RUN = ("connection/network_cli.py", "connection/httpapi.py", "connection/netconf.py")
+# The connection plugins that live in the run.
+IN_THE_RUN = ("connection/network_cli.py", "connection/httpapi.py", "connection/netconf.py", "connection/grpc.py")
 # The functions that matter, by file: the plugins above, what they open themselves, and the base class.
 FUNCTIONS: dict[str, tuple[str, ...]] = {
     "connection/network_cli.py": (
@@ -52,6 +51,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
         "__init__", "_connect", "_url", "close", "load_platform_plugins", "send", "transport_test", "update_play_context",
     ),
     "connection/netconf.py": ("__init__", "_connect", "_get_proxy_command", "close", "exec_command", "manager", "update_play_context"),
+    "connection/grpc.py": ("__init__", "_connect", "close"),
     _BASE: ("__getattr__", "__init__", "set_options"),
 }  # fmt: skip
 # network_cli opens libssh's plugin itself.
