@@ -32,7 +32,7 @@ from forkless.engines.threads.patches import (
     syntax_trees,
     url_openers,
 )
-from forkless.engines.threads.speed import caches, facts, inventory, native_results, routing, shortcuts
+from forkless.engines.threads.speed import caches, facts, inventory, native_results, routing, shortcuts, templates
 from forkless.engines.threads.workers import loop_items, result_queue, worker, worker_process
 from forkless.patching.seam import for_speed
 from forkless.patching.seams import KNOWN, Seam, always, made_by
@@ -581,6 +581,7 @@ SEAMS: tuple[Seam, ...] = (
         run_state.connection_unlock,
     ),
     # -- caches; after the locks above, so that a cache hit does not wait for a lock
+    *templates.SEAMS,
     *caches.SEAMS,
     # -- steps without effect for most tasks
     *shortcuts.SEAMS,

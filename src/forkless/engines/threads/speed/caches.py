@@ -25,7 +25,6 @@ import glob
 import inspect
 import os
 import sys
-import threading
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -34,16 +33,15 @@ from forkless.engines.threads import context
 from forkless.engines.threads.patches import plugin_loader
 from forkless.engines.threads.patches.worker_view import WorkerView
 from forkless.engines.threads.workers import copy_variables
-from forkless.patching.seams import KNOWN, always, for_speed
+from forkless.patching.seams import always, for_speed
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Callable, Iterable, Sequence
 
-    from forkless.engines.threads.ansible_types import FoundPlugin, JinjaEnvironment, LoadContext, PluginFinder
+    from forkless.engines.threads.ansible_types import FoundPlugin, LoadContext, PluginFinder
     from forkless.engines.threads.context import RunContext
 
-__all__ = ["BOUNDS", "SEAMS"]
+__all__ = ["BOUNDS", "SEAMS", "BoundedCache", "cache_of"]
 
 BOUNDS = {
     "template-cache": 4096,
@@ -83,102 +81,6 @@ def cache_of(run_context: RunContext | None, name: str) -> BoundedCache | None:
     if found is None:
         found = run_context.state.setdefault(name, BoundedCache(BOUNDS[name]))
     return found
-
-
-# -- templates ----------------------------------------------------------------------------------------------------
-
-
-class _Last(threading.local):
-    code: types.CodeType | None = None
-
-
-_last = _Last()
-
-
-def _template_key(env: JinjaEnvironment, kind: str, source: str) -> Hashable:
-    """
-    Everything that the compiled code depends on: the text, the syntax, and the available filters and tests.
-
-    Jinja checks at compile time whether a filter exists and which arguments it takes. Search paths only grow within a run, so their
-    lengths tell whether another file may take precedence.
-    """
-    from ansible.plugins.loader import filter_loader, test_loader
-
-    return (
-        kind,
-        str.__str__(source),
-        type(env),
-        env.block_start_string, env.block_end_string, env.variable_start_string, env.variable_end_string,
-        env.comment_start_string, env.comment_end_string, env.line_statement_prefix, env.line_comment_prefix,
-        env.trim_blocks, env.lstrip_blocks, env.newline_sequence, env.keep_trailing_newline,
-        env.optimized, env.finalize, env.autoescape, tuple(env.extensions),
-        len(filter_loader._extra_dirs), len(test_loader._extra_dirs),
-    )  # fmt: skip
-
-
-def _has_folded_results(env: JinjaEnvironment, source: str) -> bool:
-    """
-    Whether the compiled code holds the result of a filter or test, such as `{{ 60 | random }}` or `'/etc/motd' is exists`.
-
-    Up to 2.18 Jinja calls them while it compiles, if they are given constants only. Since 2.19 Ansible switches that off.
-    """
-    if not env.optimized or ("|" not in source and " is " not in source and "filter" not in source):
-        return False
-    from jinja2 import nodes
-
-    tree = env.parse(source)
-    return any(next(one.find_all((nodes.Name,)), None) is None for one in tree.find_all((nodes.Filter, nodes.Test)))
-
-
-def template(original: Callable[..., object], _site: str) -> object:
-    """Environment.from_string: text is parsed and compiled once for the run; each caller gets a new template object from the code."""
-
-    @functools.wraps(original)
-    def from_string(env: JinjaEnvironment, source: object, *args: object, **kwargs: object) -> object:
-        cache = cache_of(context.current(), "template-cache")
-        if cache is None or args or kwargs or getattr(env, "_debuggable_template_source", False):
-            return original(env, source, *args, **kwargs)
-        if not isinstance(source, str):  # a syntax tree, from compile_expression below, which stores the code
-            code = env.compile(source)
-            _last.code = code
-        else:
-            key = _template_key(env, "template", source)
-            known: types.CodeType | None = cache.get(key)
-            code = known or env.compile(source)
-            if known is not None:
-                cache.hits += 1
-            elif not _has_folded_results(env, source):
-                cache.store(key, code)  # a syntax error is not cached
-        return env.template_class.from_code(env, code, env.make_globals(None), None)
-
-    return from_string
-
-
-def expression(original: Callable[..., object], _site: str) -> object:
-    """Environment.compile_expression: compiled once for the run, like from_string."""
-
-    @functools.wraps(original)
-    def compile_expression(env: JinjaEnvironment, source: str, undefined_to_none: bool = True) -> object:
-        cache = cache_of(context.current(), "template-cache")
-        if cache is None or getattr(env, "_debuggable_template_source", False):
-            return original(env, source, undefined_to_none)
-        key = _template_key(env, "expression", source)
-        code = cache.get(key)
-        if code is None:
-            _last.code = None
-            made = original(env, source, undefined_to_none)
-            code, _last.code = _last.code, None
-            if code is not None:
-                cache.store(key, code)
-            return made
-        cache.hits += 1
-        from jinja2.environment import TemplateExpression
-
-        return TemplateExpression(
-            env.template_class.from_code(env, code, env.make_globals(None), None), undefined_to_none
-        )
-
-    return compile_expression
 
 
 # -- plugins ------------------------------------------------------------------------------------------------------
@@ -440,14 +342,9 @@ class _Getpass(WorkerView):
 getpass_view = _Getpass(getpass)
 
 
-_ENVIRONMENT = "ansible._internal._templating._jinja_bits:AnsibleEnvironment"
 _LOADER = "ansible.plugins.loader:PluginLoader"
-_COMPILED = "every host would compile the template again"
 _FOUND = "every host would find it out again"
 SEAMS = (
-    for_speed(f"{_ENVIRONMENT}.from_string", _COMPILED, template, since("2.19")),
-    for_speed(f"{_ENVIRONMENT}.compile_expression", _COMPILED, expression, since("2.19")),
-    for_speed("ansible.template:AnsibleEnvironment.from_string", _COMPILED, template, KNOWN[:1]),
     for_speed(f"{_LOADER}.find_plugin_with_context", _FOUND, plugin),
     for_speed(f"{_LOADER}.all", _FOUND, folder),
     for_speed(f"{_LOADER}._load_config_defs", "every run would read it again", options),

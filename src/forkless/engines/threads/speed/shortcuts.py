@@ -227,24 +227,44 @@ def texts_within(original: Callable[..., object], _site: str) -> object:
 
 
 class _Again:
-    """The tag of `vars`, in which get_vars puts all variables a second time: the same tagged values, made faster if they have no tags yet."""
+    """
+    The tag of `vars`, in which get_vars puts all variables a second time: the same tagged values, made faster.
+
+    Text and numbers are immutable, so the tagged copy of the same object is made once for the run. Containers are copied each time.
+    """
 
     def __init__(self, original: Any) -> None:
         from ansible.module_utils._internal._datatag import AnsibleTaggedObject
 
         self._original = original
-        self._kinds = {kind: AnsibleTaggedObject._tagged_type_map[kind] for kind in (str, int, float, list, dict)}
+        tagged = AnsibleTaggedObject._tagged_type_map
+        self._containers = {kind: tagged[kind] for kind in (list, dict)}
+        self._scalars = {bool, type(None), *(one for kind in (str, int, float) for one in (kind, tagged[kind]))}
         self._mapping = original.tag("")._ansible_tags_mapping
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._original, name)
 
     def tag(self, value: Any) -> object:
-        kind = self._kinds.get(type(value))
         run_context = context.current()
-        if kind is None or run_context is None or "fast-copies" in run_context.off:
+        if run_context is None or "fast-copies" in run_context.off:
             return self._original.tag(value)
-        return kind._instance_factory(value, self._mapping)
+        kind = type(value)
+        if kind in self._scalars:
+            state = run_context.state
+            known: dict[int, tuple[object, object]] = state.get(_TAGGED) or state.setdefault(_TAGGED, {})
+            found = known.get(id(value))
+            if found is None or found[0] is not value:  # the entry keeps its value alive, so that no other object gets its id
+                if len(known) >= _TAGGED_AT_MOST:
+                    known.clear()
+                found = known[id(value)] = (value, self._original.tag(value))
+            return found[1]
+        container = self._containers.get(kind)
+        return self._original.tag(value) if container is None else container._instance_factory(value, self._mapping)
+
+
+_TAGGED = "tagged for vars"
+_TAGGED_AT_MOST = 16384
 
 
 def variables_again(original: object, _site: str) -> object:
