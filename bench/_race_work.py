@@ -114,7 +114,7 @@ def nested_variables(folder: pathlib.Path, count: int) -> list[str]:
     lines += [
         '    table: "{{ dict(level7 | zip(level6)) }}"',
         "  tasks:",
-        f'    - debug: {{msg: "{{{{ table[level7[item]] }}}} {{{{ level5 | length }}}}"}}\n      loop: "{{{{ range({count}) | list }}}}"',
+        f'    - debug: {{msg: "{{{{ table[level7[item % 40]] }}}} {{{{ level5 | length }}}}"}}\n      loop: "{{{{ range({count}) | list }}}}"',
     ]  # fmt: skip
     head = "- hosts: all\n  connection: local\n  gather_facts: false\n"
     (folder / "play.yml").write_text(head + "\n".join(lines) + "\n")

@@ -24,6 +24,7 @@ NAMES = (
     "unset-attributes",
     "fast-copies",
     "plain-text",
+    "lazy-values",
     "plain-inventory",
     "plain-routing",
     "gc-tuning",

@@ -32,7 +32,16 @@ from forkless.engines.threads.patches import (
     syntax_trees,
     url_openers,
 )
-from forkless.engines.threads.speed import caches, facts, inventory, native_results, routing, shortcuts, templates
+from forkless.engines.threads.speed import (
+    caches,
+    facts,
+    inventory,
+    lazy_values,
+    native_results,
+    routing,
+    shortcuts,
+    templates,
+)
 from forkless.engines.threads.workers import loop_items, result_queue, worker, worker_process
 from forkless.patching.seam import for_speed
 from forkless.patching.seams import KNOWN, Seam, always, made_by
@@ -585,6 +594,7 @@ SEAMS: tuple[Seam, ...] = (
     *caches.SEAMS,
     # -- steps without effect for most tasks
     *shortcuts.SEAMS,
+    *lazy_values.SEAMS,
     *facts.SEAMS,
     *native_results.SEAMS,
     *inventory.SEAMS,

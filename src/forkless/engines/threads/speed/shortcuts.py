@@ -254,7 +254,9 @@ class _Again:
             state = run_context.state
             known: dict[int, tuple[object, object]] = state.get(_TAGGED) or state.setdefault(_TAGGED, {})
             found = known.get(id(value))
-            if found is None or found[0] is not value:  # the entry keeps its value alive, so that no other object gets its id
+            if (
+                found is None or found[0] is not value
+            ):  # the entry keeps its value alive, so that no other object gets its id
                 if len(known) >= _TAGGED_AT_MOST:
                     known.clear()
                 found = known[id(value)] = (value, self._original.tag(value))
