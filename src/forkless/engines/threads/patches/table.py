@@ -35,6 +35,7 @@ from forkless.engines.threads.patches import (
 from forkless.engines.threads.speed import (
     caches,
     facts,
+    host_variables,
     inventory,
     lazy_values,
     native_results,
@@ -527,6 +528,7 @@ SEAMS: tuple[Seam, ...] = (
     Seam("fcntl:lockf", "locks of a process do not part its threads", file_locks.lockf),
     Seam("fcntl:fcntl", "locks of a process do not part its threads", file_locks.control),
     # -- variables, inventory, files
+    *host_variables.SEAMS,  # before the next one, which holds the lock and copies what this one shares
     Seam(f"{_VARS}.get_vars", _SNAPSHOT, worker_process.snapshot_of_vars),
     *(
         Seam(f"{_VARS}.{name}", _SNAPSHOT, plugin_loader.locked("vars_lock"))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from forkless.engines.threads.ansible_types import FoundPlugin, LoadContext, PluginFinder
     from forkless.engines.threads.context import RunContext
 
-__all__ = ["BOUNDS", "SEAMS", "BoundedCache", "cache_of"]
+__all__ = ["BOUNDS", "SEAMS", "BoundedCache", "cache_of", "only_own_vars_plugin"]
 
 BOUNDS = {
     "template-cache": 4096,
@@ -291,7 +291,7 @@ def variables(original: Callable[..., object], site: str) -> object:
     def get(loader: object, path: object, entities: object, stage: str) -> object:
         run_context = context.current()
         cache = cache_of(run_context, "vars-cache")
-        if cache is None or type(entities) is not list or not _only_own():
+        if cache is None or type(entities) is not list or not only_own_vars_plugin():
             return original(loader, path, entities, stage)
         where = tuple(path) if isinstance(path, list) else path
         key = (site, where, stage, tuple((type(one), one.name) for one in entities))
@@ -307,7 +307,8 @@ def variables(original: Callable[..., object], site: str) -> object:
     return get
 
 
-def _only_own() -> bool:
+def only_own_vars_plugin() -> bool:
+    """Whether no vars plugin but Ansible's own is known to the run."""
     from ansible.plugins.loader import vars_loader
 
     instances = vars_loader._plugin_instance_cache

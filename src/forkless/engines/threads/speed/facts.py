@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from forkless.engines.threads.context import RunContext
 
-__all__ = ["SEAMS"]
+__all__ = ["SEAMS", "may_have_internal_keys"]
 
 _STATE = "names of facts"
 # Sets of names of facts that are remembered in a run: hosts of one kind have the same.
@@ -58,7 +58,7 @@ def response_copied(original: Callable[[object], object], _site: str) -> object:
     return copied
 
 
-def _may_have_internal_keys(tree: object) -> bool:
+def may_have_internal_keys(tree: object) -> bool:
     """Whether strip_internal_keys may remove something: a key in a dict at any depth, or a value in which only upstream knows where to look."""
     keys: set[object] = set()
     waiting = [tree]
@@ -106,7 +106,7 @@ def facts_cleaned(original: Callable[[object], dict[str, object]], _site: str, *
                 if len(known) >= _AT_MOST:
                     known.clear()
                 known.add(names)
-        if _may_have_internal_keys(data):
+        if may_have_internal_keys(data):
             return upstream.strip_internal_keys(upstream.module_response_deepcopy(data))
         return data if shared and run_context.reads_facts else upstream.module_response_deepcopy(data)
 

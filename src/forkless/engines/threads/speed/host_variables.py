@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+vars-cache, for `hostvars`: the variables of another host are merged again only if one of their sources has changed.
+
+A play in which each of 200 hosts reads a variable of every host merges the variables of a host 200 times. What `get_vars` returns for a host alone,
+without a play and a task, depends on a few dicts, which are compared with what they were: the same names in the same order, and the same objects. The
+merged dict refers to the values themselves, so a value that was changed in place is seen, too. Each worker gets a private copy, as ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import TYPE_CHECKING, Any
+
+from forkless.core.versions import since
+from forkless.engines.threads import context
+from forkless.engines.threads.speed import caches
+from forkless.engines.threads.speed.facts import may_have_internal_keys
+from forkless.engines.threads.workers import copy_variables
+from forkless.patching.seam import for_speed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forkless.engines.threads.context import RunContext
+
+__all__ = ["SEAMS"]
+
+NAME = "vars-cache"
+_STATE = "variables of hosts"
+_AT_MOST = 4096  # hosts
+# The arguments with which HostVars asks. Whoever asks in another way is answered by ansible-core.
+_ASKED = {"host", "include_hostvars"}
+
+
+class _Merged:
+    """The variables of one host, and what they were merged from."""
+
+    __slots__ = ("others", "sources", "variables")
+
+    def __init__(self, sources: list[Any], others: tuple[object, ...], variables: object) -> None:
+        self.sources = [one.copy() for one in sources]
+        self.others = others
+        self.variables = variables
+
+    def is_of(self, sources: list[Any], others: tuple[object, ...]) -> bool:
+        """Whether nothing has changed: dicts and lists have the same objects, everything else is equal."""
+        return (
+            self.others == others
+            and len(self.sources) == len(sources)
+            and all(map(_has_same_objects, self.sources, sources))
+        )
+
+
+def _has_same_objects(one: Any, other: Any) -> bool:
+    if type(one) is not type(other) or len(one) != len(other) or not all(map(operator.is_, one, other)):
+        return False
+    return type(one) is list or all(map(operator.is_, one.values(), other.values()))
+
+
+def of_a_host(original: Callable[..., object], _site: str) -> object:
+    """VariableManager.get_vars, as `hostvars` calls it in a worker. The caller holds the run's `vars_lock` and copies the result."""
+    from ansible.vars import manager as upstream
+
+    @functools.wraps(original)
+    def get_vars(manager: Any, *args: object, **kwargs: Any) -> object:
+        run_context = context.current()
+        if (
+            args
+            or kwargs.keys() != _ASKED
+            or kwargs["include_hostvars"]
+            or run_context is None
+            or NAME in run_context.off
+            or context.current_worker() is None
+        ):
+            return original(manager, *args, **kwargs)
+        known: dict[int, tuple[object, _Merged]] = run_context.state.setdefault(_STATE, {})
+        host = kwargs["host"]
+        found = _sources(manager, host, upstream)
+        if found is None:
+            return original(manager, **kwargs)
+        merged = known.get(id(host))
+        if merged is not None and merged[0] is host and merged[1].is_of(*found):
+            return merged[1].variables
+        facts = found[0][2]
+        if facts and ("fast-copies" in run_context.off or may_have_internal_keys(facts)):
+            return original(manager, **kwargs)  # it would contain copies of facts, which may change
+        variables = _merge(original, manager, host, run_context)
+        if merged is not None or len(known) < _AT_MOST:
+            known[id(host)] = host, _Merged(*found, variables)
+        return variables
+
+    return get_vars
+
+
+def _merge(original: Callable[..., object], manager: object, host: object, run_context: RunContext) -> object:
+    """The variables, with the facts themselves in place of copies: the worker's copy is made from them."""
+    before, run_context.reads_facts = run_context.reads_facts, True
+    try:
+        return original(manager, host=host, include_hostvars=False)
+    finally:
+        run_context.reads_facts = before
+
+
+def _sources(manager: Any, host: Any, upstream: Any) -> tuple[list[Any], tuple[object, ...]] | None:
+    """All that the variables of a host are merged from; None if some of it cannot be compared, or if the merged dict has copies of values."""
+    inventory, constants = manager._inventory, upstream.C
+    if (
+        inventory is None
+        or constants.DEFAULT_HASH_BEHAVIOUR != "replace"
+        or constants.DEFAULT_DEBUG
+        or not caches.only_own_vars_plugin()
+    ):
+        return None
+    name, groups = host.name, host.groups
+    try:
+        facts = manager._fact_cache.get(name)
+    except KeyError:
+        facts = {}
+    sources = [
+        inventory.groups["all"].vars,
+        host.vars,
+        facts,
+        manager._vars_cache.get(name, {}),
+        manager._nonpersistent_fact_cache.get(name, {}),
+        manager._extra_vars,
+        manager._options_vars,
+        *[one.vars for one in groups],
+    ]
+    if not _DICTS.issuperset(map(type, sources)):
+        return None
+    if facts:
+        # Since 2.20 each fact that becomes a variable is tagged, which copies its outermost dict or list.
+        inner = [one for one in facts.values() if not copy_variables.is_scalar(one)]
+        if not _CONTAINERS.issuperset(map(type, inner)):
+            return None
+        sources += inner
+    others = (
+        id(manager),
+        name,
+        manager._loader.get_basedir(),
+        manager.safe_basedir,
+        upstream.sys.executable,
+        id(inventory.get_groups_dict()),
+        tuple(inventory._sources),
+        [(id(one), one.name, one.depth, one.priority) for one in groups],
+    )
+    return sources, others
+
+
+_DICTS = frozenset((dict,))
+_CONTAINERS = frozenset((dict, list))
+
+SEAMS = (
+    for_speed(
+        "ansible.vars.manager:VariableManager.get_vars",
+        "every host that reads the variables of another would merge them again",
+        of_a_host,
+        since("2.19"),
+    ),
+)
