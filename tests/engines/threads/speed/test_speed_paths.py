@@ -35,6 +35,7 @@ DONE_BY_ANSIBLE = {
     "unset-attributes": ("FieldAttributeBase.post_validate_attribute", "2.19"),
     "fast-copies": ("FieldAttributeBase.copy", "2.18"),
     "plain-inventory": ("InventoryModule._parse_value", "2.19"),
+    "lazy-values": ("_SkippableContextManager.__exit__", "2.19"),
     "plain-text": ("TemplateContext.stop_on_template", "2.19"),
     "warm-modules": ("Connection.exec_command", "2.18"),
     "import-cache": ("ModuleDepFinder.visit_ImportFrom", "2.18"),

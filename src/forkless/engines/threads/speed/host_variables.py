@@ -10,6 +10,7 @@ merged dict refers to the values themselves, so a value that was changed in plac
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -34,29 +35,28 @@ _AT_MOST = 4096  # hosts
 _ASKED = {"host", "include_hostvars"}
 
 
-class _Merged:
-    """The variables of one host, and what they were merged from."""
+class _Sources:
+    """All that the variables of a host are merged from, as it was at one time: the objects in dicts and lists, and other values."""
 
-    __slots__ = ("others", "sources", "variables")
+    __slots__ = ("_lengths", "_objects", "_others", "facts")
 
-    def __init__(self, sources: list[Any], others: tuple[object, ...], variables: object) -> None:
-        self.sources = [one.copy() for one in sources]
-        self.others = others
-        self.variables = variables
+    def __init__(self, dicts: list[Any], lists: list[Any], others: tuple[object, ...], facts: dict[Any, Any]) -> None:
+        self._lengths = [*map(len, dicts), *map(len, lists)]
+        self._objects = [*_CHAINED(dicts), *_CHAINED(map(_VALUES, dicts)), *_CHAINED(lists)]
+        self._others = others
+        self.facts = facts
 
-    def is_of(self, sources: list[Any], others: tuple[object, ...]) -> bool:
-        """Whether nothing has changed: dicts and lists have the same objects, everything else is equal."""
+    def are_same(self, now: _Sources) -> bool:
+        """Whether nothing has changed: the same keys in the same order with the same objects; everything else is equal."""
         return (
-            self.others == others
-            and len(self.sources) == len(sources)
-            and all(map(_has_same_objects, self.sources, sources))
+            self._others == now._others
+            and self._lengths == now._lengths
+            and all(map(operator.is_, self._objects, now._objects))
         )
 
 
-def _has_same_objects(one: Any, other: Any) -> bool:
-    if type(one) is not type(other) or len(one) != len(other) or not all(map(operator.is_, one, other)):
-        return False
-    return type(one) is list or all(map(operator.is_, one.values(), other.values()))
+_CHAINED = itertools.chain.from_iterable
+_VALUES = dict.values
 
 
 def of_a_host(original: Callable[..., object], _site: str) -> object:
@@ -75,20 +75,19 @@ def of_a_host(original: Callable[..., object], _site: str) -> object:
             or context.current_worker() is None
         ):
             return original(manager, *args, **kwargs)
-        known: dict[int, tuple[object, _Merged]] = run_context.state.setdefault(_STATE, {})
+        known: dict[int, tuple[object, _Sources, object]] = run_context.state.setdefault(_STATE, {})
         host = kwargs["host"]
-        found = _sources(manager, host, upstream)
-        if found is None:
+        sources = _sources(manager, host, upstream)
+        if sources is None:
             return original(manager, **kwargs)
         merged = known.get(id(host))
-        if merged is not None and merged[0] is host and merged[1].is_of(*found):
-            return merged[1].variables
-        facts = found[0][2]
-        if facts and ("fast-copies" in run_context.off or may_have_internal_keys(facts)):
+        if merged is not None and merged[0] is host and merged[1].are_same(sources):
+            return merged[2]
+        if sources.facts and ("fast-copies" in run_context.off or may_have_internal_keys(sources.facts)):
             return original(manager, **kwargs)  # it would contain copies of facts, which may change
         variables = _merge(original, manager, host, run_context)
         if merged is not None or len(known) < _AT_MOST:
-            known[id(host)] = host, _Merged(*found, variables)
+            known[id(host)] = host, sources, variables
         return variables
 
     return get_vars
@@ -103,7 +102,7 @@ def _merge(original: Callable[..., object], manager: object, host: object, run_c
         run_context.reads_facts = before
 
 
-def _sources(manager: Any, host: Any, upstream: Any) -> tuple[list[Any], tuple[object, ...]] | None:
+def _sources(manager: Any, host: Any, upstream: Any) -> _Sources | None:
     """All that the variables of a host are merged from; None if some of it cannot be compared, or if the merged dict has copies of values."""
     inventory, constants = manager._inventory, upstream.C
     if (
@@ -118,7 +117,7 @@ def _sources(manager: Any, host: Any, upstream: Any) -> tuple[list[Any], tuple[o
         facts = manager._fact_cache.get(name)
     except KeyError:
         facts = {}
-    sources = [
+    dicts = [
         inventory.groups["all"].vars,
         host.vars,
         facts,
@@ -128,14 +127,14 @@ def _sources(manager: Any, host: Any, upstream: Any) -> tuple[list[Any], tuple[o
         manager._options_vars,
         *[one.vars for one in groups],
     ]
-    if not _DICTS.issuperset(map(type, sources)):
-        return None
-    if facts:
+    lists = []
+    if facts and type(facts) is dict:
         # Since 2.20 each fact that becomes a variable is tagged, which copies its outermost dict or list.
         inner = [one for one in facts.values() if not copy_variables.is_scalar(one)]
-        if not _CONTAINERS.issuperset(map(type, inner)):
-            return None
-        sources += inner
+        lists = [one for one in inner if type(one) is list]
+        dicts += [one for one in inner if type(one) is not list]
+    if not _DICTS.issuperset(map(type, dicts)):
+        return None
     others = (
         id(manager),
         name,
@@ -146,11 +145,10 @@ def _sources(manager: Any, host: Any, upstream: Any) -> tuple[list[Any], tuple[o
         tuple(inventory._sources),
         [(id(one), one.name, one.depth, one.priority) for one in groups],
     )
-    return sources, others
+    return _Sources(dicts, lists, others, facts)
 
 
 _DICTS = frozenset((dict,))
-_CONTAINERS = frozenset((dict, list))
 
 SEAMS = (
     for_speed(
