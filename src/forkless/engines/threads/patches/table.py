@@ -41,6 +41,7 @@ from forkless.engines.threads.speed import (
     native_results,
     routing,
     shortcuts,
+    tags,
     templates,
 )
 from forkless.engines.threads.workers import loop_items, result_queue, worker, worker_process
@@ -599,6 +600,7 @@ SEAMS: tuple[Seam, ...] = (
     *lazy_values.SEAMS,
     *facts.SEAMS,
     *native_results.SEAMS,
+    *tags.SEAMS,
     *inventory.SEAMS,
     *routing.SEAMS,
     # -- modules that run in this process, because no program can be started or by request

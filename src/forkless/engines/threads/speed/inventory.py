@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from forkless.core.versions import since
 from forkless.engines.threads import context
+from forkless.engines.threads.speed import caches
 from forkless.patching.seams import for_speed, uses_only
 
 if TYPE_CHECKING:
@@ -96,10 +97,42 @@ def folder(original: Callable[..., object], _site: str) -> Callable[..., object]
     return find
 
 
+def variables_at_start(original: Callable[..., object], _site: str) -> Callable[..., object]:
+    """
+    get_vars_from_inventory_sources in the inventory manager, which calls it for each host: no variables, if no vars plugin is to run at that stage.
+
+    Only if Ansible's own vars plugin is the only one. Whether it runs when the inventory is read is a setting of the run.
+    """
+    from ansible.plugins.loader import vars_loader
+    from ansible.vars import plugins as upstream
+
+    if not uses_only(original, _AT_START) or not uses_only(upstream.get_vars_from_path, _FROM_PATH):
+        return original
+
+    @functools.wraps(original)
+    def get(loader: object, sources: object, entities: object, stage: str) -> object:
+        run_context = context.current()
+        if run_context is None or NAME in run_context.off or not caches.only_own_vars_plugin():
+            return original(loader, sources, entities, stage)
+        # Its options are read when it is loaded, once for the run.
+        plugins = [plugin for plugin, _ in vars_loader._plugin_instance_cache.values()]
+        if any(upstream._plugin_should_run(one, stage) for one in plugins):
+            return original(loader, sources, entities, stage)
+        return {}
+
+    return get
+
+
 # All names that ansible-core's function uses in the minors for which it is replaced. If it uses another name, it does more.
 _VALUE = {
     "warnings", "catch_warnings", "simplefilter", "SyntaxWarning", "ast", "literal_eval", "ValueError", "SyntaxError",
     "_parse_recursive_coerce_types_and_tag",
+}  # fmt: skip
+
+_AT_START = {"os", "path", "exists", "isdir", "dirname", "get_vars_from_path", "combine_vars"}
+_FROM_PATH = {
+    "vars_loader", "_paths", "_prime_vars_loader", "_plugin_instance_cache", "get", "ansible_name", "startswith", "hasattr", "display",
+    "warning", "_plugin_should_run", "get_vars", "get_plugin_vars", "combine_vars",
 }  # fmt: skip
 
 _INI = "ansible.plugins.inventory.ini"
@@ -107,6 +140,11 @@ SEAMS = (
     for_speed(f"{_INI}:shlex_split", "every line would be read character by character", tokens),
     for_speed(
         f"{_INI}:InventoryModule._parse_value", "Python would parse every value of every host", value, since("2.19")
+    ),
+    for_speed(
+        "ansible.inventory.manager:get_vars_from_inventory_sources",
+        "every host would ask plugins that do not run yet",
+        variables_at_start,
     ),
     for_speed("ansible.inventory.data:basedir", "every host would look for the inventory's folder", folder),
 )
