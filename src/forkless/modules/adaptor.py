@@ -10,9 +10,9 @@ those that they do differently.
 from __future__ import annotations
 
 import functools
-import threading
 from typing import TYPE_CHECKING
 
+from forkless.core.own_thread_locals import OwnThreadLocal
 from forkless.modules.cold import ColdExecution
 from forkless.modules.dispatch import execution_of
 from forkless.modules.warm.late_temp_dir import forget_temp_dir
@@ -43,7 +43,7 @@ OVERRIDES: dict[str, str] = {
 }
 
 
-class _Building(threading.local):
+class _Building(OwnThreadLocal):
     """The execution whose `_configure_module` is running on this thread: modify_module is a function and has no self."""
 
     execution: ColdExecution | None = None

@@ -225,12 +225,11 @@ class Session(threading.local):
         self.of = []
 
 
-@pytest.fixture(params=["cleared", "ended"])
+@pytest.fixture(params=["used again", "ended"])
 def library(request, monkeypatch):
-    """A library of the process, which all workers import. From Python 3.13 on threads cannot be cleared, and end after each task."""
-    if request.param == "cleared" and not thread_locals.CAN_BE_CLEARED:
-        pytest.skip("from Python 3.13 on threads cannot be cleared")
-    monkeypatch.setattr(thread_locals, "CAN_BE_CLEARED", request.param == "cleared")
+    """A library of the process, which all workers import. From Python 3.13 on threads cannot be cleared, and end if it has left a value there."""
+    if request.param == "ended":
+        monkeypatch.setattr(thread_locals.ThreadLocals, "forget", lambda _values: False)
     made = types.ModuleType("a_library_of_the_process")
     made.local, made.session = threading.local(), Session()
     made.variable = contextvars.ContextVar("of the library", default="")

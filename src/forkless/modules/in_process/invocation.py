@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from forkless.core import thread_exception
+from forkless.core.own_thread_locals import OwnThreadLocal
 from forkless.core.run_context import SCOPE
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class EndedByThread(BaseException):
     """Raised on a module's thread when a thread that the module has started ends the module's process."""
 
 
-class _CurrentInvocation(threading.local):
+class _CurrentInvocation(OwnThreadLocal):
     invocation: Invocation | None = None
 
 

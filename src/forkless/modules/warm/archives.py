@@ -13,10 +13,10 @@ import contextlib
 import dataclasses
 import functools
 import os
-import threading
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from forkless.core import switches
+from forkless.core.own_thread_locals import OwnThreadLocal
 from forkless.core.versions import since
 from forkless.modules.ansible_types import environ_of
 from forkless.modules.warm import payload
@@ -37,7 +37,7 @@ class ArchiveReference:
     manifest: payload.Manifest | None = None
 
 
-class _Taken(threading.local):
+class _Taken(OwnThreadLocal):
     reference: ArchiveReference | None = None
 
 

@@ -46,12 +46,16 @@ def no_thread_for(monkeypatch):
     return set_up
 
 
+def threads_end_after_each_task(monkeypatch):
+    """As if each task left a thread-local value that cannot be removed, which is so from Python 3.13 on."""
+    monkeypatch.setattr(thread_locals.ThreadLocals, "forget", lambda _values: False)
+
+
 @pytest.fixture(params=["used again", "ended"])
 def after_each_task(request, monkeypatch):
-    """What becomes of a thread whose task has ended. From Python 3.13 on it has to end."""
-    if request.param == "used again" and not thread_locals.CAN_BE_CLEARED:
-        pytest.skip("from Python 3.13 on a thread ends after each task")
-    monkeypatch.setattr(thread_locals, "CAN_BE_CLEARED", request.param == "used again")
+    """What becomes of a thread whose task has ended. From Python 3.13 on it ends if a library has left a value there."""
+    if request.param == "ended":
+        threads_end_after_each_task(monkeypatch)
     return request.param
 
 
@@ -91,7 +95,7 @@ def room_for(monkeypatch):
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_at_the_limit_of_threads_a_used_one_does_the_work_only_if_there_can_be_no_other(monkeypatch, room_for, most):
-    monkeypatch.setattr(thread_locals, "CAN_BE_CLEARED", False)
+    threads_end_after_each_task(monkeypatch)
     started, woken, done = room_for(most), threading.Event(), []
     pool = threads.WorkerThreads("limited", woken.set)
 
@@ -111,7 +115,7 @@ def test_at_the_limit_of_threads_a_used_one_does_the_work_only_if_there_can_be_n
 
 
 def test_a_used_thread_at_the_limit_makes_room_for_a_new_one_while_another_is_at_work(monkeypatch, room_for):
-    monkeypatch.setattr(thread_locals, "CAN_BE_CLEARED", False)
+    threads_end_after_each_task(monkeypatch)
     started = room_for(2)
     pool = threads.WorkerThreads("limited")
     go_on, begun, done = threading.Event(), threading.Event(), []

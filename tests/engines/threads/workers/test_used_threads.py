@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -10,6 +11,7 @@ import threading
 
 import pytest
 
+from forkless.core.own_thread_locals import OwnThreadLocal
 from forkless.engines.threads.workers import thread_locals, threads
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no folder of its own")
@@ -19,10 +21,9 @@ SOON = 240
 
 @pytest.fixture(params=["used again", "ended"])
 def after_each_task(request, monkeypatch):
-    """What becomes of a thread whose task has ended. From Python 3.13 on it has to end."""
-    if request.param == "used again" and sys.version_info >= (3, 13):
-        request.param = "ended"
-    monkeypatch.setattr(thread_locals, "CAN_BE_CLEARED", request.param == "used again")
+    """What becomes of a thread whose task has ended. From Python 3.13 on it ends if a library has left a value there."""
+    if request.param == "ended":
+        monkeypatch.setattr(thread_locals.ThreadLocals, "forget", lambda _values: False)
     return request.param
 
 
@@ -53,8 +54,8 @@ def carry_out(pool, work):
     found, ended = [], threading.Event()
     was = threads.WorkerThreads._wait_for_work
 
-    def waits(self, member):
-        was(self, member)
+    def waits(self, member, **how):
+        was(self, member, **how)
         if found:
             ended.set()
 
@@ -137,3 +138,80 @@ def test_the_folder_is_opened_once_for_all_threads_and_closed_when_the_last_one_
         go_on.set()
         pool.close(SOON)  # waits for all of them: the one before may be about to end as well
     assert closed == opened
+
+
+@pytest.fixture
+def natural_pool():
+    made = threads.WorkerThreads("used")
+    yield made
+    made.close(SOON)
+
+
+class Session(threading.local):
+    def __init__(self):
+        self.of = []
+
+
+def test_a_thread_whose_task_left_nothing_is_used_for_the_next(natural_pool):
+    def work():
+        given_up = threading.local()
+        given_up.value = 1
+        repr([[]])
+        return threading.current_thread()
+
+    assert len({carry_out(natural_pool, work) for _ in range(5)}) == 1
+
+
+def leave_in_state(of):
+    get = ctypes.pythonapi.PyThreadState_GetDict
+    get.restype = ctypes.c_void_p
+    ctypes.cast(get(), ctypes.py_object).value[of] = "left"
+
+
+LOCAL, SESSION = threading.local(), Session()
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [lambda: setattr(LOCAL, "value", "left"), lambda: SESSION.of, lambda: SESSION.of.append(1), lambda: vars(LOCAL)],
+    ids=["a value", "a look at a value", "a change of a value", "a look at all values"],
+)
+def test_a_thread_is_not_used_again_with_what_a_library_has_left_there(natural_pool, leave):
+    """Up to Python 3.12 the value is removed; from 3.13 on the thread is not used again."""
+
+    def work():
+        before = threading.current_thread(), getattr(LOCAL, "value", None)
+        leave()
+        return before
+
+    kept = [carry_out(natural_pool, work) for _ in range(3)]
+    assert {value for _, value in kept} == {None}
+    assert len({thread for thread, _ in kept}) == (1 if thread_locals.CAN_BE_CLEARED else 3)
+    assert carry_out(natural_pool, lambda: list(SESSION.of)) == []
+
+
+@pytest.mark.skipif(
+    thread_locals.CAN_BE_CLEARED, reason="up to Python 3.12 only the keys of threading.local are removed"
+)
+def test_a_thread_is_not_used_again_with_what_a_library_in_c_has_left_in_its_state(natural_pool):
+    def work():
+        leave_in_state("of a library")
+        return threading.current_thread()
+
+    assert len({carry_out(natural_pool, work) for _ in range(3)}) == 3
+
+
+def test_values_of_forkless_do_not_end_a_thread_and_are_removed_between_two_tasks(natural_pool):
+    class Own(OwnThreadLocal):
+        value = "none"
+
+    own = Own()
+
+    def work():
+        before = own.value
+        own.value = "left"
+        return threading.current_thread(), before
+
+    kept = [carry_out(natural_pool, work) for _ in range(5)]
+    assert {before for _, before in kept} == {"none"}
+    assert len({thread for thread, _ in kept}) == 1

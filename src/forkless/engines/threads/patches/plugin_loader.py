@@ -20,9 +20,11 @@ import os
 import sys
 import threading
 import time
+import types
 import warnings
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from forkless.core.own_thread_locals import OwnThreadLocal
 from forkless.engines.threads import context
 from forkless.engines.threads.patches import (
     collection_modules,
@@ -35,8 +37,7 @@ from forkless.engines.threads.patches.core_files import own_files
 from forkless.engines.threads.patches.worker_view import WorkerView
 
 if TYPE_CHECKING:
-    import types
-    from collections.abc import Callable, Iterator, MutableMapping
+    from collections.abc import Callable, Iterator, Mapping, MutableMapping
 
     from forkless.engines.threads.ansible_types import FoundPlugin, JinjaPluginLoader, PluginFinder
     from forkless.engines.threads.context import RunContext
@@ -167,11 +168,10 @@ def private_by_name(name: str) -> types.ModuleType | None:
     return None if spec is None or spec.origin is None else _private(name, spec.origin)
 
 
-class _Pinned(threading.local):
+class _Pinned(OwnThreadLocal):
     """The table of filters or tests that this thread uses, by loader: other threads do not see a table while it is being filled."""
 
-    def __init__(self) -> None:
-        self.tables: dict[int, MutableMapping[str, object]] = {}
+    tables: Mapping[int, MutableMapping[str, object]] = types.MappingProxyType({})
 
 
 _pinned = _Pinned()
@@ -191,15 +191,11 @@ def jinja_table(_original: object, site: str) -> object:
 
 @contextlib.contextmanager
 def _pin(loader: JinjaPluginLoader, table: MutableMapping[str, object]) -> Iterator[None]:
-    outer = _pinned.tables.get(id(loader))
-    _pinned.tables[id(loader)] = table
+    outer, _pinned.tables = _pinned.tables, {**_pinned.tables, id(loader): table}
     try:
         yield
     finally:
-        if outer is None:
-            del _pinned.tables[id(loader)]
-        else:
-            _pinned.tables[id(loader)] = outer
+        _pinned.tables = outer
 
 
 # Seconds that a thread waits for another one to fill a table. A project's file that blocks holds up its own thread only.

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from forkless.core.own_thread_locals import OwnThreadLocal
 from forkless.core.versions import since
 from forkless.engines.threads import context
 from forkless.engines.threads.speed import caches
@@ -34,7 +35,7 @@ _STATE = "texts being compiled"
 _COMPILED_WITHIN = 30.0
 
 
-class _Last(threading.local):
+class _Last(OwnThreadLocal):
     code: types.CodeType | None = None
 
 

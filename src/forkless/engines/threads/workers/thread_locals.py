@@ -9,18 +9,23 @@ had its own; a thread that carries out one task after another would answer for t
 from __future__ import annotations
 
 import ctypes
+import gc
 import signal
 import sys
 import threading
 from typing import cast
 
-__all__ = ["CAN_BE_CLEARED", "FreshThread"]
+from forkless.core import own_thread_locals
+from forkless.engines.threads.patches import event_loops
+
+__all__ = ["CAN_BE_CLEARED", "FreshThread", "ThreadLocals"]
 
 CAN_BE_CLEARED = sys.version_info < (3, 13)
 """
 Whether the thread-local values of a thread can be removed.
 
-Up to Python 3.12 they hang in the dict of the thread state. From 3.13 on they hang in the thread state itself, which no code can reach, and go with the thread.
+Up to Python 3.12 they hang in the dict of the thread state. From 3.13 on they hang in each `threading.local`, by an object of the thread state. No code
+can reach them without looking at every object of the process, and they go with the thread.
 """
 
 # What the keys of `threading.local` and its subclasses in a thread state's dict begin with. Other keys are asyncio's and the interpreter's.
@@ -29,10 +34,12 @@ _KEY = "thread.local."
 
 def _thread_state() -> dict[object, object]:
     """The dict of the calling thread's state."""
-    get = ctypes.pythonapi.PyThreadState_GetDict
-    get.restype = ctypes.c_void_p  # a borrowed reference: ctypes would take an object for a new one
-    address = get()
+    address = _get_thread_state()
     return cast("dict[object, object]", ctypes.cast(address, ctypes.py_object).value) if address else {}
+
+
+# The result is a borrowed reference: ctypes would take an object for a new one.
+_get_thread_state = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_GetDict", ctypes.pythonapi))
 
 
 def _forget_thread_locals() -> None:
@@ -41,6 +48,48 @@ def _forget_thread_locals() -> None:
         # As when the thread ends: each `threading.local` drops the values of this thread, and would make them anew. With pop, because what is dropped
         # may execute code that uses another one.
         state.pop(key, None)
+
+
+class ThreadLocals:
+    """
+    The values that libraries keep for one thread. Made on the thread, before its first task; used by this thread only.
+
+    From Python 3.13 on each `threading.local` that has a value of the thread refers to one object, which stands for the thread. So the number of
+    references to this object tells whether a task has left a value.
+    """
+
+    def __init__(self) -> None:
+        self._mark: object = None
+        if CAN_BE_CLEARED:
+            return
+        self._forget_own()
+        self._here = threading.local()
+        values = vars(self._here)
+        for found in gc.get_referents(self._here):
+            if type(found) is dict and len(found) == 1 and next(iter(found.values())) is values:
+                self._mark = next(iter(found))
+        self._references = sys.getrefcount(self._mark)
+        self._in_state = {*_thread_state(), "Py_Repr"}  # the interpreter's, empty between two calls of repr()
+        another = threading.local()
+        if sys.getrefcount(self._mark) == self._references:  # another Python, in which this tells nothing
+            self._mark = None
+        del another
+
+    def forget(self) -> bool:
+        """Remove the values of the task that has ended. False: there are some, or may be, that cannot be removed."""
+        if CAN_BE_CLEARED:
+            _forget_thread_locals()
+            return True
+        self._forget_own()
+        return (
+            self._mark is not None
+            and sys.getrefcount(self._mark) == self._references
+            and self._in_state.issuperset(_thread_state())
+        )
+
+    def _forget_own(self) -> None:
+        own_thread_locals.forget()
+        event_loops.close_of_this_thread()  # asyncio's is known, too
 
 
 class FreshThread:
@@ -52,7 +101,7 @@ class FreshThread:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ()) if hasattr(signal, "pthread_sigmask") else None
 
     def restore(self, name: str) -> None:
-        """Make the calling thread like that again, under this name, and without thread-local values (see CAN_BE_CLEARED)."""
+        """Make the calling thread like that again, under this name."""
         thread = threading.current_thread()
         if sys.gettrace() is not self._trace:
             sys.settrace(self._trace)
@@ -65,5 +114,3 @@ class FreshThread:
                 vars(thread).pop(added, None)
         if thread.name != name:
             thread.name = name
-        if CAN_BE_CLEARED:
-            _forget_thread_locals()

@@ -70,15 +70,10 @@ class _Fresh:
         self._place = _FolderAndUmask() if has_folder else None
 
     def restore(self, name: str, has_folder: bool) -> None:
-        """Make the calling thread, whose task has ended, like that again."""
+        """Make the calling thread, whose task has ended, like that again. Its folder, too: no thread that waits may be in one that could be removed."""
         if has_folder and self._place is not None:
             self._place.restore()
         self._thread.restore(name)
-
-    def leave_folder(self) -> None:
-        """The folder of a task that has ended may be removed or unmounted: no thread that waits may be in it."""
-        if self._place is not None:
-            self._place.enter_folder()
 
     def close(self) -> None:
         if self._place is not None:
@@ -89,11 +84,11 @@ class WorkerThreads:
     """
     A pool with as many threads as tasks were ever active at once.
 
-    Up to Python 3.12 a thread whose task has ended waits for the next one. From 3.13 on a thread ends after its task, because what libraries
-    keep in `threading.local` goes only with it (see `thread_locals`). The one that was used last stays until another one has been used, and
+    A thread whose task has ended waits for the next one. From Python 3.13 on it ends instead if a library has left values there in `threading.local`,
+    which go only with the thread (see `thread_locals`): it is *marked*. The marked one that was used last stays until another one has been marked, and
     carries out a task if it is the only one that the system allows: a play at that limit goes on.
 
-    If the system allows no more threads, a task waits for one: up to Python 3.12 until a thread of the pool is idle, and from 3.13 on until
+    If the system allows no more threads, a task waits for one: until a thread of the pool is idle, or if that one is marked until
     `start_waiting` is called, by the run's thread, which `wake` wakes. `submit` is called by the run's thread, and by workers that must not wait
     (`wait_for_thread` is false): the thread that they waited for could be their own.
     """
@@ -103,6 +98,9 @@ class WorkerThreads:
         self._wake = wake
         self._lock = threading.Lock()
         self._waiting: list[_Member] = []
+        """Those that are as new."""
+        self._marked: list[_Member] = []
+        """The idle one with values of its last task; at most one."""
         self._ending: list[threading.Thread] = []
         """Threads that are about to end, and hold a place that another one may need."""
         self._busy = 0
@@ -117,7 +115,7 @@ class WorkerThreads:
         self._closed = False
 
     def submit(self, work: Callable[[], None], *, wait_for_thread: bool = True) -> None:
-        if not (thread_locals.CAN_BE_CLEARED and self._give_to_waiting(work)):
+        if not self._give_to_waiting(work):
             self._start_or_put_off(work, self._backlog.append, wait_for_thread=wait_for_thread)
 
     def start_waiting(self) -> None:
@@ -139,16 +137,20 @@ class WorkerThreads:
                 self._start(work)
             except RuntimeError:
                 with self._lock:
+                    if self._waiting:  # one that became idle just now
+                        self._busy += 1
+                        self._waiting.pop().inbox.put(work)
+                        return True
                     ending, self._ending = self._ending, []
                     if not ending:
-                        if not self._waiting:
+                        if not self._marked:
                             if not self._busy or not wait_for_thread:
                                 raise
                             put_off(work)
                             return False
-                        member = self._waiting.pop()
-                        # If no other is left, the used one does the work: the place that its end makes could be taken by somebody else.
-                        if thread_locals.CAN_BE_CLEARED or not self._busy:
+                        member = self._marked.pop()
+                        # If no other is left, the marked one does the work: the place that its end makes could be taken by somebody else.
+                        if not self._busy:
                             self._busy += 1
                             member.inbox.put(work)
                             return True
@@ -208,25 +210,20 @@ class WorkerThreads:
     def _take_work(self, member: _Member, name: str) -> None:
         has_folder = has_own_folder()
         fresh = self._fresh if self._fresh is not None else self._remember(_Fresh(has_folder))
-        used = False
+        values = thread_locals.ThreadLocals()
         while True:
             work = member.inbox.get()
             if work is None:
                 return
-            if used and not thread_locals.CAN_BE_CLEARED:
-                fresh.restore(name, has_folder)
             work()
             del work  # a bound method of the worker, which keeps its task and variables alive
-            used = True
-            if thread_locals.CAN_BE_CLEARED:
-                fresh.restore(name, has_folder)
-            elif has_folder:
-                fresh.leave_folder()  # most never get another task, and need no more
+            fresh.restore(name, has_folder)
+            is_as_new = values.forget()
             with self._lock:
                 self._busy -= 1
                 if self._closed:
                     return
-                self._wait_for_work(member)
+                self._wait_for_work(member, is_as_new=is_as_new)
 
     def _remember(self, made: _Fresh) -> _Fresh:
         """What `_fresh` is from now on: `made`, or what another thread has put there meanwhile."""
@@ -247,26 +244,28 @@ class WorkerThreads:
         if self._closed and not self._alive and self._fresh is not None:
             self._fresh.close()
 
-    def _wait_for_work(self, member: _Member) -> None:
+    def _wait_for_work(self, member: _Member, *, is_as_new: bool) -> None:
         """Give a member that has ended its task the next one, or let it wait for one. Called with the lock held."""
-        if not thread_locals.CAN_BE_CLEARED:
-            while self._waiting:
-                self._end(self._waiting.pop())
+        if not is_as_new:
+            while self._marked:
+                self._end(self._marked.pop())
+            self._marked.append(member)
+            if self._backlog:
+                self._wake()
         elif self._backlog:
             self._busy += 1
             member.inbox.put(self._backlog.popleft())
-            return
-        self._waiting.append(member)
-        if self._backlog:
-            self._wake()
+        else:
+            self._waiting.append(member)
 
     def close(self, grace: float) -> None:
         """End all threads. Those that do not end within `grace` seconds are left running."""
         with self._lock:
             self._closed = True
             members = list(self._members.values())
-            while self._waiting:
-                self._end(self._waiting.pop())
+            for idle in (self._waiting, self._marked):
+                while idle:
+                    self._end(idle.pop())
             self._close_folder()
         deadline = time.monotonic() + grace  # one deadline for all threads
         for member in members:
