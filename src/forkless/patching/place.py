@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 
@@ -21,7 +23,7 @@ class _Absent:
 ABSENT = _Absent()
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Place:
     """An attribute of a module, class, function or instance, or a key of a mapping."""
 
@@ -50,7 +52,9 @@ class Place:
             self._mapping()[self.name] = thing
         else:
             setattr(self.owner, self.name, thing)
-        return lambda: self._restore(was if own else ABSENT)
+            if own:
+                return functools.partial(setattr, self.owner, self.name, was)
+        return functools.partial(self._restore, was if own else ABSENT)
 
     def _restore(self, was: object) -> None:
         if self.in_mapping:
@@ -72,8 +76,10 @@ class Place:
 def find(site: str) -> Place:
     """The place of a site; raises ImportError or AttributeError if a step of the path is missing. The name itself may be."""
     module, _, path = site.partition(":")
-    # Not from sys.modules: another thread may be executing the module, and would define the name later.
-    owner: object = importlib.import_module(module)
+    owner: object = sys.modules.get(module)
+    # Another thread may be executing the module, and would define the name later: then this waits for it.
+    if owner is None or getattr(getattr(owner, "__spec__", None), "_initializing", False):
+        owner = importlib.import_module(module)
     path, bracket, key = path.partition("[")
     *steps, name = path.split(".")
     for step in [*steps, name] if bracket else steps:

@@ -59,6 +59,18 @@ def version() -> str:
         raise UnsupportedError("ansible-core is not installed; pip install ansible-core") from None
 
 
+# By the folder of the ansible-core that is imported, and by who was asked: its files do not change while the process lives, and reading them takes long.
+_versions: dict[tuple[object, str], str] = {}
+
+
+def _imported_version() -> str:
+    """The version of the ansible-core that is imported, or would be."""
+    where = version, str(getattr(sys.modules.get("ansible"), "__file__", ""))
+    if where not in _versions or not where[1]:
+        _versions[where] = version()
+    return _versions[where]
+
+
 minor = versions.minor_of
 
 
@@ -225,7 +237,7 @@ def installed(seams: Sequence[Seam], in_use: Callable[[], bool] = lambda: False)
     late: dict[str, list[Seam]] = {}
     over = False
     lock = threading.Lock()
-    full = version()
+    full = _imported_version()
     skipped = _skipped(seams, full)
 
     def put_late(module: types.ModuleType) -> None:

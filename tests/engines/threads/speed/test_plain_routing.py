@@ -101,6 +101,33 @@ def test_a_program_reads_ansible_cores_table_once_and_no_run_changes_anothers(ru
     assert asked
 
 
+def test_the_next_run_gets_the_table_of_one_that_has_ended_if_it_was_not_changed(run_context, monkeypatch):
+    monkeypatch.setattr(routing, "_last_large", routing._LastLarge())
+    expected = repr(theirs()(core_table(), None))
+    read = routing.routing(theirs(), "")
+    read(core_table(), None)
+
+    def end_of_run():
+        while run_context.at_end:
+            run_context.at_end.pop()()
+
+    first = read(core_table(), None)
+    second = read(core_table(), None)
+    assert second is not first, "the other run is still there"
+    end_of_run()
+    third = read(core_table(), None)
+    assert third is first or third is second
+    assert repr(third) == expected
+    third["plugin_routing"]["action"]["aws_s3"]["redirect"] = "somebody.elses.action"
+    end_of_run()
+    fourth = read(core_table(), None)
+    assert fourth is not third
+    assert repr(fourth) == expected
+    run_context.abandoned.append("a worker that may still change it")
+    end_of_run()
+    assert read(core_table(), None) is not fourth
+
+
 def test_a_command_at_a_terminal_keeps_no_copy_because_its_process_has_no_later_run(run_context, monkeypatch):
     kept = routing._LastLarge()
     monkeypatch.setattr(routing, "_last_large", kept)

@@ -34,7 +34,16 @@ if TYPE_CHECKING:
     from forkless.engines.threads.patches.module_places import PluginValue
     from forkless.engines.threads.workers.worker import Worker
 
-__all__ = ["INSTALLED", "LIBRARIES", "CollectionModule", "PrivateModules", "here", "import_varies", "load_plugin"]
+__all__ = [
+    "INSTALLED",
+    "LIBRARIES",
+    "CollectionModule",
+    "PrivateModules",
+    "code_of",
+    "here",
+    "import_varies",
+    "load_plugin",
+]
 
 # What the names of a project's libraries in sys.modules begin with; see `project_libraries`.
 LIBRARIES = "_forkless_libraries"
@@ -112,6 +121,11 @@ def _source(path: str, package: str) -> _Source:
         findings = stateless_files.examine(text, package)
     made = _sources[path] = _Source(stamp, code, findings)
     return made
+
+
+def code_of(path: str) -> types.CodeType:
+    """The code of a plugin's file, which many workers execute."""
+    return _source(path, "").code
 
 
 def import_varies(path: str) -> bool:

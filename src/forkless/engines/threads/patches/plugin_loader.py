@@ -147,7 +147,7 @@ def _private(full: str, path: str) -> types.ModuleType:
     forget = functools.partial(_forget, module.__name__, module)
     try:
         vars(module)["__builtins__"] = plugin_imports.BUILTINS
-        _execute(module)
+        exec(collection_modules.code_of(path), vars(module))  # noqa: S102  # what an import does
     except BaseException:  # a stop during the import: a partly executed module must not be found later
         forget()
         raise

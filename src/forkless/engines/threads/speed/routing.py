@@ -8,17 +8,20 @@ their characters. The other entries are given to ansible-core's function one by 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import re
 import weakref
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from forkless.engines.threads import context
 from forkless.patching.seam import for_speed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from forkless.engines.threads.context import RunContext
 
 __all__ = ["NAME", "SEAMS"]
 
@@ -78,28 +81,50 @@ def plain(text: str, read: Callable[[str], dict[str, object]]) -> dict[str, obje
     return table if whole and sections and all(sections.values()) else None
 
 
+_Read: TypeAlias = "tuple[weakref.ref[Callable[..., object]], str, dict[str, object]]"
+
+
 class _LastLarge:
     """The table that was read last from a large text: ansible-core's own, which every run of a program reads again."""
 
     LARGE = 100_000  # characters
 
     def __init__(self) -> None:
-        self._read: tuple[weakref.ref[Callable[..., object]], str, dict[str, object]] | None = None
+        self._read: _Read | None = None
+        self._spare: list[tuple[_Read, dict[str, object]]] = []
+        """The copy that a run has given back; at most one."""
 
     def get(
-        self, text: str, original: Callable[..., dict[str, object]], content_id: object, *, keep: bool
+        self, text: str, original: Callable[..., dict[str, object]], content_id: object, run_context: RunContext
     ) -> dict[str, object] | None:
         """
         A copy of the table, so that no run can change another's; `original` tells which ansible-core made the values. It is kept for later
-        runs only if there may be some: copying it takes as long as half of reading it.
+        runs only if there may be some: copying it takes as long as half of reading it. For the same reason the next run gets the copy of one that
+        has ended, if that one has not changed it.
         """
         known = self._read
         if known is not None and known[0]() is original and known[1] == text:
-            return _copied(known[2])
-        found = plain(text, lambda part: original(part, content_id))
-        if keep and found is not None and len(text) >= self.LARGE:
-            self._read = weakref.ref(original), text, _copied(found)
-        return found
+            found = self._unchanged(known)
+            if found is None:
+                found = _copied(known[2])
+            run_context.at_end.append(functools.partial(self._give_back, known, found, run_context))
+            return found
+        made = plain(text, lambda part: original(part, content_id))
+        if run_context.terminal is None and made is not None and len(text) >= self.LARGE:
+            self._read = weakref.ref(original), text, _copied(made)
+        return made
+
+    def _unchanged(self, known: _Read) -> dict[str, object] | None:
+        with contextlib.suppress(IndexError):  # another thread has taken it
+            of, copied = self._spare.pop()
+            if of is known and copied == known[2]:
+                return copied
+        return None
+
+    def _give_back(self, known: _Read, copied: dict[str, object], run_context: RunContext) -> None:
+        # A thread that the run has left behind could still change it.
+        if not (run_context.left_behind or run_context.abandoned or run_context.lingering):
+            self._spare[:] = [(known, copied)]
 
 
 def _copied(value: _Value) -> _Value:
@@ -124,7 +149,7 @@ def routing(original: Callable[..., dict[str, object]], _site: str) -> Callable[
         if run_context is not None and NAME not in run_context.off:
             try:
                 text = yaml_string_data if isinstance(yaml_string_data, str) else yaml_string_data.decode()
-                found = _last_large.get(text, original, content_id, keep=run_context.terminal is None)
+                found = _last_large.get(text, original, content_id, run_context)
             except Exception:  # noqa: BLE001  # a part of the text alone may be no YAML; ansible-core reads the whole, or reports it
                 found = None
             if found is not None:
