@@ -37,17 +37,43 @@ _STILL = 0.5
 OF_WHOLE_RUN: set[int] = set()
 
 
+# Linux: children that tell of their end by another signal than SIGCHLD are meant, too.
+_ALL_KINDS = 0x40000000
+
+
+def _has_children() -> bool:
+    """Whether any thread of this process has children, or may have. Nothing is waited for, and none is reaped."""
+    if sys.platform != "linux":
+        return True
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT | _ALL_KINDS)
+    except ChildProcessError:
+        return False
+    except OSError:  # a kernel that does not know one of these
+        return True
+    return True
+
+
 def children_of_thread(number: int) -> set[int]:
     """
     The children that a thread of this process, by the kernel's number, has started in any way: by a library, or in C. Linux only; elsewhere empty.
 
     A child that has ended is among them until it is reaped, so none of these ids can be another process's meanwhile.
     """
+    if not _has_children():
+        return set()
     try:
-        with open(f"/proc/self/task/{number}/children", "rb") as children:
-            found = {int(pid) for pid in children.read().split()}
+        # Not open(), which asks five more questions: workers do this for every task, and each question lets another thread run.
+        children = os.open(f"/proc/self/task/{number}/children", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            text = b""
+            while part := os.read(children, 1 << 16):
+                text += part
+        finally:
+            os.close(children)
     except OSError:  # no such file on this system, or the thread has ended
         return set()
+    found = {int(pid) for pid in text.split()}
     tracker = sys.modules.get("multiprocessing.resource_tracker")  # the stdlib starts it once, for the whole program
     return found - OF_WHOLE_RUN - {getattr(getattr(tracker, "_resource_tracker", None), "_pid", None)}
 

@@ -18,6 +18,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
+from forkless.core.own_thread_locals import OwnThreadLocal
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, MutableMapping
 
@@ -36,6 +38,7 @@ class Provider(Protocol):
 
 # By its name: a program may have put a mapping of its own in the place of `os.environ` before this is imported.
 _Real: Any = os._Environ
+_real_value = _Real.__getitem__
 # Guards the change of the class. Readers take the current tuple without the lock.
 _swap = threading.Lock()
 _providers: tuple[Provider, ...] = ()
@@ -66,7 +69,7 @@ class ThreadEnviron(_Real):  # type: ignore[misc]
     def __getitem__(self, key: object) -> object:
         own = own_variables()
         if own is None:
-            return super().__getitem__(key)
+            return _real_value(self, key)
         name = os.fsdecode(self.encodekey(key))  # raises TypeError for a key of the wrong type, as os.environ does
         try:
             value = own[name]
@@ -140,7 +143,7 @@ def _give_class(kind: object) -> None:
         environ.__class__ = kind
 
 
-class _OfThisThread(threading.local):
+class _OfThisThread(OwnThreadLocal):
     variables: dict[str, str] | None = None
 
     def seen(self) -> dict[str, str] | None:

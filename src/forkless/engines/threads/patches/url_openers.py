@@ -8,9 +8,9 @@ Which opener of urllib a thread uses.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
+from forkless.core.own_thread_locals import OwnThreadLocal
 from forkless.patching.module_view import ModuleView
 
 if TYPE_CHECKING:
@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["urllib_of_each_thread"]
 
-_next = threading.local()
+
+class _Next(OwnThreadLocal):
+    opener: urllib.request.OpenerDirector | None = None
+
+
+_next = _Next()
 
 
 def install_opener(opener: urllib.request.OpenerDirector) -> None:
@@ -28,7 +33,7 @@ def install_opener(opener: urllib.request.OpenerDirector) -> None:
 
 
 def urlopen(url: str | urllib.request.Request, data: bytes | None = None, *timeout: float) -> object:
-    opener: urllib.request.OpenerDirector | None = vars(_next).pop("opener", None)
+    opener, _next.opener = _next.opener, None
     if opener is None:
         import urllib.request  # imported here: few runs need it, and it is slow to import
 
