@@ -59,6 +59,8 @@ class Values:
     def add(self, task: Task) -> None:
         if isinstance(task.register, str):
             self._names.add(task.register)
+        elif task.register:  # since 2.21: what each name gets of the result
+            self._names.update(map(str, task.register))
         if _plain(task.action) == "set_fact":
             self._names.update(str(name) for name in task.args if str(name).isidentifier() and name != "cacheable")
 
