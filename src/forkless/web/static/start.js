@@ -86,7 +86,14 @@ if (form) {
   byId("preview").addEventListener("click", preview);
   for (const name of ["project", "playbook", "inventory"]) field(name).addEventListener("change", forget);
   field("limit").addEventListener("input", forget);
-  field("schedule").addEventListener("input", () => { byId("go").textContent = field("schedule").value ? "Save the schedule" : "Start"; });
+  field("schedule").addEventListener("input", () => {
+    field("cron").required = Boolean(field("schedule").value);
+    byId("go").textContent = field("schedule").value ? "Save the schedule" : "Start";
+  });
+  if (location.hash === "#schedule") {
+    byId("further").open = true;
+    field("schedule").focus();
+  }
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     tell("");
