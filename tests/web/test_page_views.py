@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import zipfile
@@ -136,6 +137,23 @@ def test_events_that_came_one_by_one_are_read_together(page, page_database):
     number = long_run(page_database, hosts=100, tasks=1, rows_of=1)
     answer = page.program().get(f"/api/runs/{number}/events").json()
     assert ([one["n"] for one in answer["events"]], answer["behind"]) == (list(range(1, 201)), 0)
+
+
+def test_readers_have_no_connection_to_the_database_of_their_own(page, page_database):
+    """One connection listens for all of them, and those that ask are few."""
+    page.gate.unlink(missing_ok=True)
+    client = page.program()
+    number = start(client, "two-steps.yml", limit="web1")
+    page_database.wait_for(number, "running")
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    before = page_database.one(asked)
+    with contextlib.ExitStack() as open_streams:
+        for _ in range(40):
+            answer = open_streams.enter_context(page.program().stream("GET", f"/api/runs/{number}/stream"))
+            next(answer.iter_lines())
+        assert page_database.one(asked) < before + 20
+    page.gate.touch()
+    finished(client, number)
 
 
 def test_the_hosts_of_a_run_are_shown_before_it_starts(page):
