@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
 import glob
 import os
 import re
@@ -85,7 +86,7 @@ class SshConfig:
 
     def arguments(self, text: str) -> None:
         """Add the arguments of an ssh command, such as `ansible_ssh_common_args`."""
-        words = iter(shlex.split(text))
+        words = iter(split_words(text))
         for word in words:
             if not word.startswith("-") or word == "-":
                 self.rest.append(word)
@@ -131,7 +132,7 @@ class SshConfig:
             elif not live:
                 continue
             elif name == "include":
-                for pattern in shlex.split(value):
+                for pattern in split_words(value):
                     folder = home("~/.ssh", self.environ) if path != SYSTEM_FILE else os.path.dirname(SYSTEM_FILE)
                     for found in sorted(glob.glob(os.path.join(folder, home(pattern, self.environ)))):
                         self._read(found, host, user, local_user, depth=depth + 1, live=True)
@@ -172,6 +173,12 @@ def lines_of(path: str) -> Iterator[tuple[str, str]]:
                     yield name.lower(), value
     except OSError:
         return  # ssh ignores a missing or unreadable file, too
+
+
+@functools.lru_cache(maxsize=256)
+def split_words(text: str) -> tuple[str, ...]:
+    """As a shell does. Every task has the same arguments, and shlex looks at each character in Python."""
+    return tuple(shlex.split(text))
 
 
 def split_line(line: str) -> tuple[str, str]:

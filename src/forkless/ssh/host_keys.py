@@ -32,8 +32,9 @@ class HostKeys:
         self.settings = settings
         self.changed = False  # the key differs from the known one but was accepted (StrictHostKeyChecking=no)
         self.refusal: HostKeyError | None = None
-        lines = [line for path in settings.known_hosts for line in _lines(path)]
         name, port = settings.known_as, settings.port if settings.port != 22 else None
+        names = {name, f"[{name}]:{settings.port}"}
+        lines = [line for path in settings.known_hosts for line in _file(path).lines_about(names)]
         try:
             known = asyncssh().import_known_hosts("".join(lines)).match(name, "", port)
             # If no key is known for the port, asyncssh looks again without the port and loses the keys revoked for it.
@@ -118,10 +119,57 @@ class HostKeys:
             pass  # for example a read-only home: the next connection decides about the key again
 
 
-def _lines(path: str) -> list[str]:
+class _KnownHostsFile:
+    """The lines of a known_hosts file, so that those about a host are found without looking at all keys: decoding a key takes asyncssh 40 us."""
+
+    def __init__(self, text: str) -> None:
+        self._named: dict[str, list[tuple[int, str]]] = {}
+        self._hashed: list[tuple[int, str, bytes, bytes]] = []
+        self._others: list[tuple[int, str]] = []  # patterns, markers, and what asyncssh may complain about
+        for number, given in enumerate(text.split("\n")):
+            words = given.split()
+            # ssh skips malformed lines; asyncssh would refuse the whole file.
+            if len(words) < 3 or words[0].startswith("#"):
+                continue
+            line = given.strip() + "\n"
+            if words[0].startswith("|1|"):
+                try:
+                    salt, digest = (base64.b64decode(part, validate=True) for part in words[0][3:].split("|"))
+                    self._hashed.append((number, line, salt, digest))
+                    continue
+                except ValueError:
+                    pass
+            if words[0].startswith("@") or any(one in words[0] for one in "*?|/!"):
+                self._others.append((number, line))
+            else:
+                for name in set(words[0].split(",")):
+                    self._named.setdefault(name, []).append((number, line))
+
+    def lines_about(self, names: set[str]) -> list[str]:
+        """The lines that may be about a host of one of these names, in the order of the file, each once."""
+        found = {*self._others, *(one for name in names for one in self._named.get(name, ()))}
+        for number, line, salt, digest in self._hashed:
+            if any(hmac.digest(salt, name.encode(), "sha1") == digest for name in names):
+                found.add((number, line))
+        return [line for _, line in sorted(found)]
+
+
+_files: dict[str, tuple[object, _KnownHostsFile]] = {}  # by path, with the file's state; used on the loop's thread only
+_MOST_FILES = 32
+
+
+def _file(path: str) -> _KnownHostsFile:
+    """As it is now. A file that was not changed is not read again for every host."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            # ssh skips malformed lines; asyncssh would refuse the whole file.
-            return [line.strip() + "\n" for line in file if len(line.split()) > 2 and not line.lstrip().startswith("#")]
+            found = os.fstat(file.fileno())
+            state = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            if path in _files and _files[path][0] == state:
+                return _files[path][1]
+            read = _KnownHostsFile(file.read())
     except OSError:
-        return []
+        return _KnownHostsFile("")
+    if len(_files) >= _MOST_FILES:
+        _files.clear()
+    _files[path] = state, read
+    return read
