@@ -33,6 +33,7 @@ NAMES = (
     "import-cache",
     "archive-cache",
     "host-bytecode",
+    "quick-login",
     "network-connections",
     "network-asyncssh",
     "live-output",

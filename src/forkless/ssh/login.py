@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from forkless.ssh.asyncssh_import import asyncssh
 from forkless.ssh.errors import HostKeyError, LoginError, SSHError
 from forkless.ssh.host_keys import HostKeys
+from forkless.ssh.quick_login import QuickLogin
 
 if TYPE_CHECKING:
     from forkless.ssh.settings import Settings
@@ -47,7 +49,13 @@ async def _login(settings: Settings, tunnel: object) -> object:
     host_keys = HostKeys(settings)
     unread: list[str] = []
 
+    quick: list[QuickLogin] = []
+
     class Client(library.SSHClient):  # type: ignore[misc, name-defined]
+        def connection_made(self, conn: object) -> None:
+            if settings.quick_login and options["client_keys"] and settings.preferred[:1] in ((), ("publickey",)):
+                quick.extend(filter(None, [QuickLogin.of(conn)]))
+
         def validate_host_public_key(self, host: str, addr: str, port: int, key: object) -> bool:
             del host, addr, port
             return host_keys.judge(key)
@@ -102,6 +110,19 @@ async def _login(settings: Settings, tunnel: object) -> object:
     except asyncio.CancelledError:
         raise
     except Exception as err:
+        if isinstance(err, library.PermissionDenied) and any(one.left_out_none for one in quick):
+            # A host may let in a user who has an empty password, and was not asked.
+            nothing = {
+                "client_keys": None,
+                "agent_path": None,
+                "password": None,
+                "password_auth": False,
+                "kbdint_auth": False,
+            }
+            options.update(nothing)
+            with contextlib.suppress(library.Error, OSError):
+                connection, _ = await library.create_connection(Client, settings.host, settings.port, **options)
+                return connection
         raise _explain(err, settings, host_keys, unread) from err
     return connection
 

@@ -9,9 +9,10 @@ import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from forkless.core import switches
 from forkless.core.errors import SpecError, UnsupportedError
 from forkless.ssh.asyncssh_import import local_user
-from forkless.ssh.config import SshConfig, home
+from forkless.ssh.config import SshConfig, home, split_words
 from forkless.ssh.settings import Settings
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _settle(words: SshConfig, name: str, *, depth: int) -> Settings:
         # 'ask' means 'yes' here: a worker has no terminal to ask on. ansible.builtin.ssh without a terminal refuses,
         # too.
         strict={"no": "no", "off": "no", "false": "no", "accept-new": "accept-new"}.get(strict, "yes"),
-        known_hosts=tuple(path(one) for one in shlex.split(known) if one not in ("none", "/dev/null")),
+        known_hosts=tuple(path(one) for one in split_words(known) if one not in ("none", "/dev/null")),
         alias=words.get("hostkeyalias"),
         hash_known_hosts=words.yes("hashknownhosts"),
         timeout=words.number("connecttimeout", 10.0),
@@ -120,6 +121,7 @@ def _settle(words: SshConfig, name: str, *, depth: int) -> Settings:
         host_key_algorithms=words.get("hostkeyalgorithms"),
         family=words.get("addressfamily", "any"),
         bind=words.get("bindaddress"),
+        quick_login=not switches.disabled("quick-login", words.environ),
         through=_through(words, name, tokens, depth=depth),
         notes=tuple(words.notes),
     )

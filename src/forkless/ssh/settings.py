@@ -40,6 +40,7 @@ class Settings:
     host_key_algorithms: str = ""
     family: str = "any"
     bind: str = ""
+    quick_login: bool = True  # see quick_login.py
     through: Settings | None = None  # the host to jump from
     notes: tuple[str, ...] = field(default=(), compare=False)
 

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""
+Logs in to OpenSSH with two round trips less than asyncssh does by itself.
+
+asyncssh first asks which methods the host accepts (by the method "none"), then whether it accepts a key, and signs when the host says so. Both
+questions are left out: the first request is signed by the first key, as other SSH libraries do it too. What is used of asyncssh is not
+documented, so a connection of another shape logs in as asyncssh does. FORKLESS_DISABLE=quick-login switches it off.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+__all__ = ["QuickLogin"]
+
+_SERVERS = "SSH-2.0-OpenSSH_"
+_ASKS = b"\0"  # a boolean of the protocol: the request is a question, and has no signature
+
+
+class _Connection(Protocol):
+    """What is used of asyncssh's SSHClientConnection."""
+
+    _auth_methods: list[bytes]
+    _auth: object
+    try_next_auth: Callable[..., None]
+    send_userauth_request: Callable[..., Awaitable[None]]
+
+    def get_extra_info(self, name: str) -> object: ...
+
+
+class QuickLogin:
+    """Of one connection; only the event loop's thread may use it."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self.left_out_none = False
+        """Whether the host was not asked whether it lets the user in without anything."""
+        self._connection = connection
+        self._next, self._send = connection.try_next_auth, connection.send_userauth_request
+
+    @classmethod
+    def of(cls, connection: object) -> QuickLogin | None:
+        """For a connection that was made just now; None if asyncssh has another shape than the one that is known."""
+        if getattr(connection, "_auth_methods", None) != [b"none"] or not hasattr(connection, "_auth"):
+            return None
+        if not all(callable(getattr(connection, name, None)) for name in ("try_next_auth", "send_userauth_request")):
+            return None
+        known = cast("_Connection", connection)
+        made = cls(known)
+        known.try_next_auth, known.send_userauth_request = made._begin, made._request
+        return made
+
+    def _begin(self, **more: object) -> None:
+        """The host lets us try: begin with the keys. If it refuses them, its answer says which methods are left, as the answer to "none" does."""
+        connection = self._connection
+        connection.try_next_auth = self._next
+        version = connection.get_extra_info("server_version")
+        if isinstance(version, str) and version.startswith(_SERVERS) and connection._auth_methods == [b"none"]:
+            connection._auth_methods = [b"publickey"]
+            self.left_out_none = True
+        self._next(**more)
+
+    async def _request(self, method: bytes, *parts: bytes, **more: object) -> None:
+        keypair = getattr(self._connection._auth, "_keypair", None)
+        if self.left_out_none and method == b"publickey" and len(parts) == 3 and parts[0] == _ASKS and _signs(keypair):
+            await self._send(method, b"\1", *parts[1:], key=keypair, trivial=False)
+        else:
+            await self._send(method, *parts, **more)
+
+
+def _signs(keypair: object) -> bool:
+    """Whether this is a key of a file: an agent may ask its user, and a security key waits to be touched."""
+    algorithm = getattr(keypair, "algorithm", b"")
+    return (
+        type(keypair).__name__ == "SSHLocalKeyPair"
+        and isinstance(algorithm, bytes)
+        and not algorithm.startswith(b"sk-")
+    )

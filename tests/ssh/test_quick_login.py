@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A login without two of asyncssh's questions: the same hosts let the same users in, and refuse the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import types
+
+import pytest
+
+import sshd_targets
+from forkless import ssh
+from forkless.ssh import login, quick_login
+from forkless.ssh.asyncssh_import import asyncssh
+from forkless.ssh.quick_login import QuickLogin
+
+AS_ASYNCSSH = ["none", "publickey?", "publickey"]
+pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.spawns]
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """The methods of the requests that were sent, and whether a key was only asked about."""
+    kind, sent = asyncssh().SSHClientConnection, []
+    send = kind.send_userauth_request
+
+    async def send_and_tell(self, method, *parts, **more):
+        sent.append(method.decode() + ("?" if method == b"publickey" and parts[0] == b"\0" else ""))
+        await send(self, method, *parts, **more)
+
+    monkeypatch.setattr(kind, "send_userauth_request", send_and_tell)
+    return sent
+
+
+@pytest.mark.matrix
+def test_the_first_request_is_signed_unless_that_is_switched_off(link, requests):
+    assert link().execute("echo in").stdout == b"in\n"
+    assert requests == ["publickey"]
+    requests.clear()
+    off = {**os.environ, "FORKLESS_DISABLE": "quick-login"}
+    assert link(environ=off).execute("echo in").stdout == b"in\n"
+    assert requests == AS_ASYNCSSH
+
+
+def test_another_asyncssh_logs_in_by_itself(link, requests, monkeypatch):
+    """A connection whose fields are not those that are known is left alone."""
+    of = QuickLogin.of.__func__
+
+    def without_field(connection):
+        known = {
+            name: getattr(connection, name) for name in ("_auth_methods", "try_next_auth", "send_userauth_request")
+        }
+        assert of(QuickLogin, types.SimpleNamespace(**known)) is None
+        for name in known:
+            fields = {"_auth": None, **known}
+            del fields[name]
+            assert of(QuickLogin, types.SimpleNamespace(**fields)) is None
+        return of(QuickLogin, types.SimpleNamespace(**known))
+
+    monkeypatch.setattr(QuickLogin, "of", without_field)
+    assert link().execute("echo in").stdout == b"in\n"
+    assert requests == AS_ASYNCSSH
+
+
+def test_another_server_is_asked_as_asyncssh_does(link, requests, monkeypatch):
+    monkeypatch.setattr(quick_login, "_SERVERS", "SSH-2.0-Other_")
+    assert link().execute("echo in").stdout == b"in\n"
+    assert requests == AS_ASYNCSSH
+
+
+def test_a_key_that_is_refused_is_followed_by_the_next(link, sshd, requests, tmp_path):
+    sshd_targets.keygen(tmp_path / "other")
+    both = link(args=f"-o IdentityFile={sshd.key}", key_file=str(tmp_path / "other"))
+    assert both.execute("echo in").stdout == b"in\n"
+    assert requests == ["publickey", "publickey"]
+
+
+def test_a_password_is_tried_after_a_refused_key(as_root, link, tmp_path):
+    sshd_targets.keygen(tmp_path / "other")
+    assert link(key_file=str(tmp_path / "other"), password=sshd_targets.PASSWORD).execute("echo in").stdout == b"in\n"
+
+
+def test_who_is_refused_is_told_what_was_offered(link, tmp_path):
+    sshd_targets.keygen(tmp_path / "other")
+    with pytest.raises(ssh.LoginError, match=f"does not let us in; offered were the keys {tmp_path}/other"):
+        link(key_file=str(tmp_path / "other")).execute("true")
+
+
+def test_a_user_with_an_empty_password_needs_no_key(as_root, sshds, options, tmp_path, monkeypatch):
+    """sshd lets such a user in by the method that is left out."""
+    name = sshd_targets.account_name()
+    sshd_targets.add_user(name, tmp_path, "")
+    sshd_targets.keygen(tmp_path / "other")
+    quick = []
+    monkeypatch.setattr(
+        login, "QuickLogin", types.SimpleNamespace(of=lambda one: quick.append(QuickLogin.of(one)) or quick[-1])
+    )
+    target = sshd_targets.start_sshd(
+        sshds.folder, name, "127.0.0.1", name, own_world=True, more="PermitEmptyPasswords yes"
+    )
+    try:
+        link = ssh.Link(options(target, key_file=str(tmp_path / "other")).settings())
+        try:
+            assert link.execute("id -un").stdout.decode() == f"{name}\n"
+        finally:
+            link.close()
+        assert [one.left_out_none for one in quick] == [True]
+    finally:
+        sshd_targets.stop(target)
+        with sshd_targets.accounts():
+            subprocess.run(["userdel", "-f", name], check=False, capture_output=True)
