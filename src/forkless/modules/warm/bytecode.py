@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 
 from forkless.core import platform, switches
 from forkless.modules.ansible_types import environ_of
+from forkless.modules.warm import bytecode_file
 from forkless.modules.warm.remote import importer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from forkless.modules.warm.payload import Piece
 
@@ -47,7 +48,7 @@ codes = []
 for path, length in json.loads(read.readline()):
     text = read.read(length)
     try:
-        codes.append(zlib.compress(marshal.dumps(compile(text, path, "exec", dont_inherit=True)), 1))
+        codes.append(zlib.compress(marshal.dumps(compile(text, path, "exec", dont_inherit=True)), 6))
     except (SyntaxError, ValueError):
         codes.append(b"")
 write.write(json.dumps([importlib.util.MAGIC_NUMBER.hex(), [len(code) for code in codes]]).encode() + b"\\n")
@@ -58,7 +59,10 @@ write.write(b"".join(codes))
 class HostBytecode:
     """All methods may be called by any thread. While one thread compiles, others wait for what it makes."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Callable[[], str | None] = lambda: None) -> None:
+        """`folder`: where bytecode is kept from one run to the next; None: nowhere."""
+        self._folder = folder
+        self._read: set[tuple[str, str]] = set()
         self._lock = threading.Lock()  # guards the fields, and is held while a process compiles
         self._hosts: collections.Counter[str] = collections.Counter()
         self._unusable: set[str] = set()
@@ -74,24 +78,32 @@ class HostBytecode:
             return {}
         try:
             self._hosts[magic] += greeting
-            if self._hosts[magic] < ENOUGH or magic in self._unusable:
-                return {}
+            folder = self._folder()
+            if folder is not None and (folder, magic) not in self._read:
+                self._read.add((folder, magic))
+                self._keep(magic, bytecode_file.read(folder, magic))
             sources = [one for one in pieces if one.path.endswith(".py") and (magic, one.key) not in self._codes]
-            if sources:
-                self._compile(magic, version, sources)
+            if sources and self._hosts[magic] >= ENOUGH and magic not in self._unusable:
+                made = self._compile(magic, version, sources)
+                if made and folder is not None:
+                    bytecode_file.write(folder, magic, made)
             return {one.key: code for one in pieces if (code := self._codes.get((magic, one.key)))}
         finally:
             self._lock.release()
 
-    def _compile(self, magic: str, version: str, pieces: Sequence[Piece]) -> None:
+    def _compile(self, magic: str, version: str, pieces: Sequence[Piece]) -> dict[str, bytes]:
         for python in _pythons(version):
             with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-                made = _compiled(python, magic, pieces)
-                self._codes.update(((magic, one.key), code) for one, code in zip(pieces, made, strict=True))
-                while len(self._codes) > MOST:
-                    self._codes.popitem(last=False)
-                return
+                made = dict(zip([one.key for one in pieces], _compiled(python, magic, pieces), strict=True))
+                self._keep(magic, made)
+                return made
         self._unusable.add(magic)
+        return {}
+
+    def _keep(self, magic: str, codes: Mapping[str, bytes]) -> None:
+        self._codes.update(((magic, key), code) for key, code in codes.items())
+        while len(self._codes) > MOST:
+            self._codes.popitem(last=False)
 
 
 def _off() -> bool:
@@ -124,4 +136,10 @@ def _compiled(python: str, magic: str, pieces: Sequence[Piece]) -> list[bytes]:
     return [rest[end - length : end] for end, length in zip(ends, lengths, strict=True)]
 
 
-COMPILER = HostBytecode()
+def _in_ansible_home() -> str | None:
+    """In the home that the configuration of the active runs names."""
+    home = getattr(sys.modules.get("ansible.constants"), "ANSIBLE_HOME", None)
+    return os.path.join(str(home), "forkless") if home and platform.can_exec() else None
+
+
+COMPILER = HostBytecode(_in_ansible_home)
