@@ -13,7 +13,10 @@ import pytest
 
 import forkless
 from forkless.modules.warm import remote_temp_dir
+from forkless.modules.warm.execution import WarmExecution
+from forkless.modules.warm.interpreter import WarmInterpreter
 from forkless.modules.warm.remote import main
+from forkless.modules.warm.remote_files import WarmRemoteExecution
 
 pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.spawns, pytest.mark.timeout(600)]
 
@@ -206,6 +209,48 @@ def test_a_host_that_has_an_interpreter_is_asked_for_no_shell_and_no_transfer(pl
         SESSIONS, extra={"ansible_connection": connection}, verbosity=3, env={"FORKLESS_DISABLE": "remote-files"}
     )
     assert len([line for line in without.stdout.splitlines() if re.search(r"EXEC (?!\(warm\))|> PUT ", line)]) > 10
+
+
+HOMES = """
+- hosts: targets[0]
+  gather_facts: false
+  tasks:
+    - ping:
+    - copy: {content: one, dest: "~/counted"}
+    - copy: {content: two, dest: "~/counted"}
+    - file: {path: "~/counted", state: absent}
+"""
+
+
+def test_a_copy_asks_once_for_a_home_and_does_not_wait_until_its_folder_is_removed(play, monkeypatch):
+    """`copy` needs the home for its `dest` and for its folder. Another task asks again: the home may have been changed."""
+    asked, removed = [], []
+    for name, told in (("request", asked), ("remove_folder", removed)):
+        original = getattr(WarmInterpreter, name)
+
+        def tell(self, request, original=original, told=told, **more):
+            told.append(request)
+            return original(self, request, **more)
+
+        monkeypatch.setattr(WarmInterpreter, name, tell)
+    run = play(HOMES, extra={"ansible_connection": "forkless.core.ssh"})
+    assert run.rc == 0, run.stdout
+    assert [list(one) for one in asked] == [["expand"], ["expand"]]
+    assert len(removed) == 2
+    assert len(set(removed)) == 2
+
+
+def test_a_home_is_asked_for_again_after_a_command(monkeypatch):
+    """The command may have changed it."""
+    seen = []
+    monkeypatch.setattr(
+        WarmExecution, "low_level_execute_command", lambda self, *_, **__: seen.append(dict(self._homes))
+    )
+    execution = object.__new__(WarmRemoteExecution)
+    execution._homes = {"~user": "/home/user"}
+    assert execution._home("~user") == "/home/user"
+    execution.low_level_execute_command(None, "usermod -d /elsewhere user")
+    assert seen == [{}]
 
 
 def test_a_folder_that_cannot_be_made_is_told_in_ansibles_own_words(play, spot):

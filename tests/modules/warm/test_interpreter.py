@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -10,15 +11,23 @@ import sys
 import threading
 import time
 import types
+import zlib
 
 import pytest
 
 from forkless.core import platform
 from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
+from forkless.modules.warm import channel, payload
 from forkless.modules.warm import interpreter as warm_interpreter
-from forkless.modules.warm.interpreter import NEVER_INTERRUPTED, NotStartedError, WarmInterpreter
+from forkless.modules.warm.interpreter import (
+    NEVER_INTERRUPTED,
+    InterpreterLostError,
+    NotStartedError,
+    WarmInterpreter,
+)
 from forkless.modules.warm.payload import Wrapped
-from forkless.modules.warm.pool import DESCRIPTORS, InterpreterPool
+from forkless.modules.warm.pool import DESCRIPTORS, TRIES, InterpreterPool
+from forkless.modules.warm.program import BOOT, PROGRAM, server_program
 from forkless.modules.warm.remote import main
 
 
@@ -106,6 +115,139 @@ def test_an_order_is_taken_back_when_its_worker_is_stopped_as_it_is_given(moment
     order, *rest = line.frames
     assert order[0] == b"R"
     assert (b"K", order[1]) in rest
+
+
+class Raw(Line):
+    """What goes out, as it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.data = b""
+
+    def send(self, data):
+        self.data += data
+
+
+@pytest.mark.parametrize(("magic", "kind"), [(payload.MAGIC, b"M"), ("", b"T"), ("00000000", b"T")])
+def test_the_program_precedes_the_first_order_as_bytecode_if_the_host_has_this_python(magic, kind):
+    program, line = server_program(ask_groups=False), Raw()
+    interpreter = WarmInterpreter("there", program=program)
+    interpreter.attach(line)
+    interpreter.feed(
+        b"a message of the day" + main.MAGIC + main.HEAD.pack(len(magic) + 4, 0, b"H") + f"{magic} 3.8".encode()
+    )
+    assert interpreter.ready.is_set()
+    interpreter._sent.add("known")
+    for number in (1, 2):
+        interpreter._send_order(number, (types.SimpleNamespace(digest="known"),), {"live": False, "argv": ()})
+    head, length = PROGRAM.unpack_from(line.data)
+    body = line.data[PROGRAM.size :][:length]
+    assert (head, body) == (kind, program.code if kind == b"M" else program.text)
+    frames = Line()
+    frames.send(line.data[PROGRAM.size + length :])
+    assert frames.frames == [(b"R", 1), (b"R", 2)]
+
+
+@pytest.mark.parametrize(("serves", "error"), [(False, NotStartedError), (True, InterpreterLostError)])
+def test_one_that_ends_before_it_executes_its_program_has_started_nothing(serves, error):
+    interpreter, line = WarmInterpreter("there", program=server_program(ask_groups=False)), Line()
+    interpreter.attach(line)
+    interpreter._start()
+    thread, came = asking(interpreter)
+    if serves:
+        interpreter._hear(b"S", 0, b"")
+    interpreter.gone()
+    thread.join(240)
+    assert [type(one) for one in came] == [error]
+
+
+def test_a_host_where_the_program_fails_is_left_alone_after_a_few_times():
+    pool, made = InterpreterPool(), []
+
+    def start():
+        made.append(WarmInterpreter("there", program=server_program(ask_groups=False)))
+        made[-1].attach(Line())
+        return made[-1]
+
+    for _ in range(TRIES):
+        pool.forget(pool.get("place", "key", start))
+    with pytest.raises(NotStartedError):
+        pool.get("place", "key", start)
+    assert len(made) == TRIES
+    made.clear()
+    for _ in range(TRIES + 1):
+        pool.get("place", "other", start).serving = True
+        pool.forget(made[-1])
+    assert len(made) == TRIES + 1
+
+
+@pytest.mark.parametrize(("python", "old"), [("3.7", True), ("2.7", True), ("", True), ("3.8", False), ("3.14", False)])
+def test_a_python_that_is_too_old_for_the_program_is_noticed_by_its_greeting(python, old):
+    interpreter = WarmInterpreter("there", program=server_program(ask_groups=False))
+    interpreter._hear(b"H", 0, f"abc {python}".encode())
+    with pytest.raises(NotStartedError) if old else contextlib.nullcontext():
+        interpreter.check_version()
+
+
+def test_one_without_an_order_is_ended_by_the_end_of_its_input():
+    interpreter, line = WarmInterpreter("there", program=server_program(ask_groups=False)), Line()
+    interpreter.attach(line)
+    line.close = lambda: interpreter.gone()
+    interpreter.retire(until=time.monotonic() + 240)
+    assert interpreter.ended.is_set()
+    assert line.frames == []
+
+
+@pytest.mark.spawns
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_program_is_executed_or_else_nothing_was_started(fails):
+    program = server_program(ask_groups=False)
+    if fails:
+        program = payload.Piece("fails", "fails.py", zlib.compress(b"raise ImportError('no such library')"))
+    interpreter = WarmInterpreter("there", program=program)
+    line = channel.ProgramChannel(interpreter, [sys.executable, "-c", BOOT])
+    line.begin(become=None, password=None, verdict=240, greeting=240)
+    interpreter.attach(line)
+    try:
+        if fails:
+            with pytest.raises(NotStartedError, match="before it could take orders"):
+                interpreter.request({"expand": "~root"}, interrupt=NEVER_INTERRUPTED)
+        else:
+            assert interpreter.request({"expand": "~root"}, interrupt=NEVER_INTERRUPTED)
+    finally:
+        interpreter.close()
+
+
+def test_the_removal_of_a_folder_is_waited_for_at_the_end_only(monkeypatch):
+    monkeypatch.setattr(warm_interpreter, "GRACE", 240.0)
+    interpreter, line = WarmInterpreter("there"), Line()
+    interpreter.attach(line)
+    for path in ("/one", "/two"):
+        interpreter.remove_folder(path, interrupt=NEVER_INTERRUPTED)
+    [(_, one), (_, two)] = line.frames
+    closing = threading.Thread(target=interpreter.close)
+    closing.start()
+    closing.join(0.2)
+    assert closing.is_alive()
+    assert not line.closed
+    interpreter._hear(b"N", one, b"Permission denied")
+    interpreter._hear(b"X", two, b"0")
+    closing.join(240)
+    assert line.closed
+    assert interpreter.take_not_removed() == [("/one", "Permission denied")]
+    assert interpreter.take_not_removed() == []
+
+
+def test_a_removal_that_could_not_be_asked_for_is_not_waited_for():
+    class Closed(Line):
+        def send(self, _data):
+            raise BrokenPipeError
+
+    interpreter = WarmInterpreter("there")
+    interpreter.attach(Closed())
+    with pytest.raises(NotStartedError):
+        interpreter.remove_folder("/one", interrupt=NEVER_INTERRUPTED)
+    assert not interpreter._removals
 
 
 def asking(interpreter):

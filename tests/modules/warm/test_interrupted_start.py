@@ -10,8 +10,10 @@ import pytest
 from forkless.core.process_tree import OF_WHOLE_RUN
 from forkless.engines.threads.workers.interrupt import Interrupt, WorkerStopped
 from forkless.modules.warm import channel, transports
+from forkless.modules.warm.program import server_program
 
 pytestmark = pytest.mark.spawns
+PROGRAM = server_program(ask_groups=False)
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_a_worker_that_is_stopped_while_it_starts_one_leaves_nothing(started, mo
     kept = []
     try:
         with pytest.raises(WorkerStopped) as raised:
-            way().open(b"text", interrupt)
+            way().open(PROGRAM, interrupt)
         kept.append(raised)  # its traceback keeps the objects, which the collector would tidy up at some time
         with pytest.raises(ChildProcessError):
             os.waitpid(pids[0], os.WNOHANG)

@@ -22,7 +22,8 @@ import forkless
 from forkless.core import versions
 from forkless.modules.warm import bytecode, channel, transports
 from forkless.modules.warm import interpreter as warm_interpreter
-from forkless.modules.warm.interpreter import BOOT, NEVER_INTERRUPTED, WarmInterpreter, boot_text
+from forkless.modules.warm.interpreter import NEVER_INTERRUPTED, WarmInterpreter
+from forkless.modules.warm.program import BOOT, server_program
 
 pytestmark = pytest.mark.spawns
 
@@ -209,10 +210,9 @@ def test_where_stock_has_a_terminal_python_colours_tracebacks(tmp_path, monkeypa
 
 
 def test_errands_are_done(old, tmp_path):
-    text = boot_text(ask_groups=False)
-    interpreter = WarmInterpreter("there")
-    line = channel.ProgramChannel(interpreter, [old, "-c", BOOT.format(length=len(text))])
-    line.begin(text, become=None, password=None, verdict=30, greeting=30)
+    interpreter = WarmInterpreter("there", program=server_program(ask_groups=False))
+    line = channel.ProgramChannel(interpreter, [old, "-c", BOOT])
+    line.begin(become=None, password=None, verdict=30, greeting=30)
     interpreter.attach(line)
     try:
         folder = f"{tmp_path}/above/folder/"

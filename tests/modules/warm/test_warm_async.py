@@ -206,7 +206,7 @@ def test_a_run_that_is_cancelled_leaves_its_jobs_alone(run, shared, tmp_path):
 
 def test_a_job_whose_command_line_cannot_be_shown_starts_cold(run, shared, tmp_path):
     """Whether it is alive is told by its command line; an interpreter has only so much room for that."""
-    far = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 12)
+    far = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 24)
     here = {"ansible_connection": "local", "ansible_remote_tmp": str(far)}
     (shared / "go").touch()
     going = run({"here": here})

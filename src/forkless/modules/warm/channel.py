@@ -64,15 +64,15 @@ class ProgramChannel:
         OF_WHOLE_RUN.add(self._child.pid)
         self._thread: threading.Thread | None = None
 
-    def begin(self, text: bytes, *, become: Any, password: bytes | None, verdict: float, greeting: float) -> None:
+    def begin(self, *, become: Any, password: bytes | None, verdict: float, greeting: float) -> None:
         """
-        Answer become, send the text and wait for the greeting; then start the thread that reads the output.
+        Answer become and wait for the greeting; then start the thread that reads the output.
 
         `verdict` and `greeting` are the seconds allowed for become and for the greeting. After any failure the child
         has been closed and NotStartedError is raised.
         """
         try:
-            self._converse(text, become, password, verdict, greeting)
+            self._converse(become, password, verdict, greeting)
         except (OSError, NotStartedError) as err:
             self.close(at_once=True)
             raise NotStartedError(str(err)) from err
@@ -86,16 +86,15 @@ class ProgramChannel:
             raise NotStartedError(str(err)) from err
         self._thread = thread
 
-    def _converse(self, text: bytes, become: Any, password: bytes | None, verdict: float, greeting: float) -> None:
-        said, out = b"", self._ends[0]
+    def _converse(self, become: Any, password: bytes | None, verdict: float, greeting: float) -> None:
+        said = heard = b""  # of both streams, and of stdout: the greeting may follow become's message at once
+        out = self._ends[0]
         watch = select.poll()
         for fd in self._ends:
             watch.register(fd, select.POLLIN)
         asked = become is not None and become.expect_prompt()
-        sent = become is None
-        deadline = time.monotonic() + (greeting if sent else verdict)
-        if sent:
-            self.send(text)
+        became = become is None
+        deadline = time.monotonic() + (greeting if became else verdict)
         while not self._interpreter.ready.is_set():
             ready = watch.poll(max(0.0, deadline - time.monotonic()) * 1000)
             if not ready:
@@ -106,17 +105,18 @@ class ProgramChannel:
                 watch.unregister(fd)
                 if fd == out:
                     raise NotStartedError("the warm interpreter ended before it greeted")
-            if sent:
+            if became:
                 if fd == out:
                     self._interpreter.feed(chunk)
                 continue
             said += chunk
+            heard += chunk if fd == out else b""
             if asked and become.check_password_prompt(said):
                 self.send((password or b"") + b"\n")
                 asked = False
             if become.check_success(said):
-                self.send(text)
-                sent, deadline = True, time.monotonic() + greeting
+                became, deadline = True, time.monotonic() + greeting
+                self._interpreter.feed(heard)
 
     def send(self, data: bytes) -> None:
         assert self._child.stdin is not None  # noqa: S101  # for the type checker

@@ -28,14 +28,9 @@ from forkless.modules.warm import payload, transports
 from forkless.modules.warm import remote_temp_dir as remote_temp_dirs
 from forkless.modules.warm.archives import ArchiveReference, archive_by_reference
 from forkless.modules.warm.async_task import AsyncTask, UnknownWrapperError, end_followed_job, follow_job
-from forkless.modules.warm.interpreter import (
-    BOOT,
-    InterpreterLostError,
-    NotStartedError,
-    WarmInterpreter,
-    boot_text,
-)
+from forkless.modules.warm.interpreter import InterpreterLostError, NotStartedError, WarmInterpreter
 from forkless.modules.warm.late_temp_dir import promise_temp_dir
+from forkless.modules.warm.program import BOOT, server_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,7 +162,7 @@ class WarmExecution(ColdExecution):
         self._module = self._async = None
         connection = self.connection
         inner, environ = self._without_environ(cmd, module.environ)
-        become, text = connection.become, _texts()[connection.become is not None]
+        become, program = connection.become, server_program(ask_groups=connection.become is not None)
         if become is not None:
             become._id = ""  # build_become_command sets it, so an empty id means that become was not used
 
@@ -175,16 +170,16 @@ class WarmExecution(ColdExecution):
             used = become if become is not None and become._id else None
             remote_temp_dir = remote_temp_dirs.of_connection(connection)
             if used is not None and remote_temp_dir is not None and remote_temp_dir.order() is not None:
-                ahead = functools.partial(self._send_ahead, remote_temp_dir, _texts()[False])
+                ahead = functools.partial(self._send_ahead, remote_temp_dir)
                 with remote_temp_dirs.instead(connection, ahead):  # the login user must own the files
-                    upstream(self._boot(inner, _texts()[False]), False, None, *args, **kwargs)
-            return self._run(command, module, environ, used, text)
+                    upstream(self._boot(inner), False, None, *args, **kwargs)
+            return self._run(command, module, environ, used, program)
 
         with remote_temp_dirs.instead(connection, run):
-            return upstream(self._boot(inner, text), sudoable, None, *args, **kwargs)
+            return upstream(self._boot(inner), sudoable, None, *args, **kwargs)
 
-    def _boot(self, interpreter: str, text: bytes) -> str:
-        return f"{interpreter} -c {self.connection._shell.quote(BOOT.format(length=len(text)))}"
+    def _boot(self, interpreter: str) -> str:
+        return f"{interpreter} -c {self.connection._shell.quote(BOOT)}"
 
     def _without_environ(self, command: str, environ: dict[str, str]) -> tuple[str, dict[str, str]]:
         """
@@ -208,12 +203,12 @@ class WarmExecution(ColdExecution):
         module: payload.Wrapped,
         environ: dict[str, str],
         become: BecomePlugin | None,
-        text: bytes,
+        program: payload.Piece,
     ) -> CommandOutput:
         action, connection, pool = self.action, self.connection, self.pool
         connection._connect()
         name = module.fqn if module.job is None else f"{module.fqn} {module.job.fqn}"
-        shown = command.replace(connection._shell.quote(BOOT.format(length=len(text))), name)
+        shown = command.replace(connection._shell.quote(BOOT), name)
         _display().vvv(f"EXEC (warm) {shown}", host=action._play_context.remote_addr)
         transport = self._transport(command, become)
         remote_temp_dir = remote_temp_dirs.of_connection(connection)
@@ -239,12 +234,14 @@ class WarmExecution(ColdExecution):
                 interpreter = pool.get(
                     transport.place,
                     transport.key,
-                    lambda: transport.open(text, self.interrupt),
+                    lambda: transport.open(program, self.interrupt),
                     machine=machine,
                     become_user=become_user,
                 )
             except NotStartedError as err:
                 raise _RunColdError(str(err)) from err
+            for path, why in interpreter.take_not_removed():
+                _display().warning(f"Error deleting remote temporary files (rc: 1, stderr: {path}: {why})")
             try:
                 with _uploading(remote_temp_dir if lay else None, interpreter):
                     done = _as_a_shell_says(*interpreter.run(module, order, interrupt=self.interrupt, tell=tell))
@@ -298,16 +295,15 @@ class WarmExecution(ColdExecution):
             return None
         return path, login if become is not None else ""
 
-    def _send_ahead(
-        self, remote_temp_dir: remote_temp_dirs.RemoteTempDir, text: bytes, command: str, **_: object
-    ) -> CommandOutput:
+    def _send_ahead(self, remote_temp_dir: remote_temp_dirs.RemoteTempDir, command: str, **_: object) -> CommandOutput:
         """Upload the pending files through the login user's interpreter, for a module that a become user runs next."""
         self.connection._connect()
         transport = self._transport(command, None)
         try:
             machine = transports.machine_of(self.connection, self.action._play_context)
+            program = server_program(ask_groups=False)
             interpreter = self.pool.get(
-                transport.place, transport.key, lambda: transport.open(text, self.interrupt), machine=machine
+                transport.place, transport.key, lambda: transport.open(program, self.interrupt), machine=machine
             )
             with _uploading(remote_temp_dir, interpreter):
                 interpreter.request({"lay": remote_temp_dir.order()}, interrupt=self.interrupt)
@@ -342,11 +338,6 @@ def _controller_user() -> str:
 
 def _display() -> Any:
     return sys.modules["ansible.plugins.action"].display
-
-
-@functools.cache
-def _texts() -> dict[bool, bytes]:
-    return {asks: boot_text(ask_groups=asks) for asks in (False, True)}
 
 
 @contextlib.contextmanager

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.resources
 import itertools
 import json
-import re
 import struct
 import threading
 import time
-import zlib
 from typing import TYPE_CHECKING, Protocol
 
 from forkless.core import thread_exception
 from forkless.modules.warm.bytecode import COMPILER
 from forkless.modules.warm.payload import MAGIC
+from forkless.modules.warm.program import ASYNC_JOB, LIVE_OUTPUT, OLDEST, PROGRAM, part
 from forkless.modules.warm.remote import main
 
 if TYPE_CHECKING:
@@ -31,39 +29,10 @@ if TYPE_CHECKING:
     from forkless.modules.ansible_types import CommandOutput, TellOutput
     from forkless.modules.warm.payload import Manifest, Piece, Wrapped
 
-__all__ = ["BOOT", "Channel", "InterpreterLostError", "NotStartedError", "WarmInterpreter", "boot_text"]
+__all__ = ["Channel", "InterpreterLostError", "NotStartedError", "WarmInterpreter"]
 
-# Reads exactly `length` bytes with os.read, so that the frames after them stay in the pipe; then executes them. Imports make hardly any garbage, so the
-# collector is off until a module's process begins.
-BOOT = (
-    "import gc,os,sys,zlib;gc.disable();r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
-    'exec(zlib.decompress(r({length})),dict(__name__="forkless_far"))'
-)
-LIVE_OUTPUT, ASYNC_JOB = "live_output.py", "async_job.py"  # parts of `remote` that are sent when they are needed
 _OUTPUT = struct.Struct(">cI")  # stream, lines dropped before; the text follows
 GRACE = 5.0  # seconds for an interpreter to end after it was asked to
-# Imports removed from all files but the first: `from __future__` must be at the top, and the host has no package
-# `forkless`.
-_ELSEWHERE = re.compile(
-    r"^from (?:__future__|forkless\.modules\.warm\.remote\.\w+) import (?:\([^)]*\)|.*)\n", re.MULTILINE
-)
-
-
-def boot_text(*, ask_groups: bool) -> bytes:
-    """The files of `remote` that every module needs as one compressed text, in an order in which each uses only names of those before it."""
-    texts = [_text(name) for name in ("importer.py", "child.py", "main.py")]
-    joined = texts[0] + "".join(_ELSEWHERE.sub("", text) for text in texts[1:])
-    return zlib.compress(f"{joined}\nmain({ask_groups})\n".encode(), 9)
-
-
-@functools.cache
-def _part(name: str) -> bytes:
-    """A file of `remote` that only some tasks need: it is sent before the first of them, and compiled on the host then."""
-    return zlib.compress(b"from __future__ import annotations\n" + _ELSEWHERE.sub("", _text(name)).encode(), 9)
-
-
-def _text(name: str) -> str:
-    return importlib.resources.files("forkless.modules.warm.remote").joinpath(name).read_text("utf-8")
 
 
 class NotStartedError(Exception):
@@ -100,13 +69,17 @@ class WarmInterpreter:
     interrupted.
     """
 
-    def __init__(self, name: str, *, login: bool = False) -> None:
+    def __init__(self, name: str, *, program: Piece | None = None, login: bool = False) -> None:
+        """`program`: what it executes first (`server_program`), sent with the first order or request; None: it is being executed."""
         self.name = name
         self.login = login  # it runs as the login user of an SSH host, without become
         self.used = time.monotonic()
         self.ready = threading.Event()
         self.lost = False
         self.ended = threading.Event()
+        self.serving = program is None
+        """Whether the host executes the server. An interpreter that ended before has started nothing."""
+        self._program = program
         self._closing = False
         self._channel: Channel | None = None
         self._magic = self._python = ""  # the bytecode version of the host's Python, and its version, such as 3.11
@@ -114,6 +87,9 @@ class WarmInterpreter:
         self._calls: dict[int, _Call] = {}
         # Who is told what the modules' programs print, by the number of the order. For a job this outlives the call.
         self._tells: dict[int, TellOutput] = {}
+        self._removals: dict[int, str] = {}  # folders whose removal was not answered yet
+        self._all_removed = threading.Event()
+        self._not_removed: list[tuple[str, str]] = []
         self._sent: set[str] = set()
         self._parts: set[str] = set()
         # Serializes writes to the channel: frames never interleave, and a payload's files precede the order that needs
@@ -147,20 +123,30 @@ class WarmInterpreter:
         self.lost = True
         self.ready.set()
         self.ended.set()
+        self._all_removed.set()
         for call in list(self._calls.values()):
             call.over.set()
 
     def _hear(self, kind: bytes, number: int, body: bytes) -> None:
         if kind == b"H":
-            hello = json.loads(body)
-            self._magic, self._python = str(hello["magic"]), str(hello["python"])
+            self._magic, _, self._python = body.decode("ascii", "replace").partition(" ")
             self.ready.set()
+            return
+        if kind == b"S":
+            self.serving = True
             return
         if kind == b"V":
             tell = self._tells.get(number)
             if tell is not None:
                 stream, dropped = _OUTPUT.unpack_from(body)
                 tell("stderr" if stream == b"e" else "stdout", body[_OUTPUT.size :], dropped)
+            return
+        if number in self._removals:
+            path = self._removals.pop(number)
+            if kind == b"N":
+                self._not_removed.append((path, body.decode(errors="replace")))
+            if not self._removals:
+                self._all_removed.set()
             return
         call = self._calls.get(number)
         if call is None:
@@ -177,6 +163,12 @@ class WarmInterpreter:
             call.over.set()
 
     # -- called on workers' threads, concurrently
+
+    def check_version(self) -> None:
+        """Raises NotStartedError if the Python that has greeted is too old for the server."""
+        version = tuple(int(part) if part.isdigit() else 0 for part in self._python.split("."))
+        if version < OLDEST:
+            raise NotStartedError(f"the Python on {self.name} is older than {OLDEST[0]}.{OLDEST[1]}")
 
     def attach(self, line: Channel) -> None:
         self._channel = line
@@ -254,6 +246,28 @@ class WarmInterpreter:
         number, frame = next(self._numbers), json.dumps(request).encode()
         return self._ask(number, _Call(), lambda: self._send([_frame(b"C", number, frame)]), interrupt)[1]
 
+    def remove_folder(self, path: str, *, interrupt: Interruptible) -> None:
+        """
+        Have a folder removed before the next order is carried out, without waiting for it: `close` does. NotStartedError: it was not asked for.
+
+        Any thread may call this. What could not be removed is in the next `take_not_removed`.
+        """
+        number, frame = next(self._numbers), json.dumps({"remove": path}).encode()
+        self.used = time.monotonic()
+        self._all_removed.clear()
+        self._removals[number] = path  # before the answer can come
+        try:
+            with interrupt.shielded():
+                self._send([_frame(b"C", number, frame)])
+        except BaseException:
+            self._removals.pop(number, None)
+            raise
+
+    def take_not_removed(self) -> list[tuple[str, str]]:
+        """Folders that could not be removed, and why; each is returned once."""
+        found, self._not_removed = self._not_removed, []
+        return found
+
     def _ask(self, number: int, call: _Call, send: Callable[[], None], interrupt: Interruptible) -> CommandOutput:
         self.used = time.monotonic()
         self._calls[number] = call
@@ -272,6 +286,8 @@ class WarmInterpreter:
             self._close_if_over()
         if call.refused is not None:
             raise NotStartedError(call.refused)
+        if call.rc is None and not self.serving:
+            raise NotStartedError(f"the warm interpreter on {self.name} ended before it could take orders")
         if call.rc is None:
             raise InterpreterLostError(self.name)
         return call.rc, b"".join(call.out), b"".join(call.err)
@@ -279,14 +295,15 @@ class WarmInterpreter:
     def _send_order(self, number: int, manifests: tuple[Manifest, ...], order: dict[str, object]) -> None:
         with self._sending:
             needed = [name for name, part in ((LIVE_OUTPUT, order["live"]), (ASYNC_JOB, order["argv"])) if part]
-            frames = [_frame(b"B", 0, _part(name)) for name in needed if name not in self._parts]
+            frames = [_frame(b"B", 0, part(name)) for name in needed if name not in self._parts]
             self._parts.update(needed)
-            for manifest in manifests:
-                if manifest.digest in self._sent:
-                    continue
-                # By key, so that two identical files are sent once.
+            # By key, so that two identical files are sent once.
+            unsent = [one for one in manifests if one.digest not in self._sent]
+            pieces = {piece.key: piece for one in unsent for _, _, piece in one.files if piece.key not in self._sent}
+            code = self._code(pieces) if pieces or self._program is not None else {}
+            frames.insert(0, self._start(code))
+            for manifest in unsent:
                 new = {piece.key: piece for _, _, piece in manifest.files if piece.key not in self._sent}
-                code = self._code(new)
                 lengths = [(key, one.path, len(one.text), len(code.get(key, b""))) for key, one in new.items()]
                 parts = [part for key, one in new.items() for part in (one.text, code.get(key, b""))]
                 body = b"".join([json.dumps(lengths).encode(), b"\n", *parts])
@@ -296,14 +313,26 @@ class WarmInterpreter:
             self._put_new(frames)
 
     def _code(self, new: dict[str, Piece]) -> dict[str, bytes]:
-        """The bytecode that is sent with these files. Called before anything of them was sent."""
+        """The bytecode that is sent with these files, and with the server's program. Called before anything of them was sent."""
+        if self._program is not None:
+            new = {self._program.key: self._program, **new}
         if self._magic == MAGIC:
             return {key: piece.code for key, piece in new.items()}
         return COMPILER.of(self._magic, self._python, list(new.values()), greeting=not self._sent)
 
+    def _start(self, code: dict[str, bytes] | None = None) -> bytes:
+        """What precedes the first frame: the server's program, from `code` if it is there."""
+        program, self._program = self._program, None
+        if program is None:
+            return b""
+        compiled = (self._code({program.key: program}) if code is None else code).get(program.key)
+        self._sent.add(program.key)
+        body = compiled or program.text
+        return PROGRAM.pack(b"M" if compiled else b"T", len(body)) + body
+
     def _send(self, frames: list[bytes]) -> None:
         with self._sending:
-            self._put_new(frames)
+            self._put_new([self._start(), *frames])
 
     def _send_anyway(self, frame: bytes) -> None:
         with self._sending:
@@ -332,7 +361,7 @@ class WarmInterpreter:
     def _give_up(self, number: int, call: _Call) -> None:
         """Kill the task on the host and release its worker. Called by the interrupting thread or by the worker."""
         with self._turn_to_send() as mine, contextlib.suppress(NotStartedError):
-            if mine:
+            if mine and self._program is None:  # or no order has left
                 self._put(_frame(b"K", number, b""))
         call.over.set()
 
@@ -363,11 +392,13 @@ class WarmInterpreter:
         with self._turn_to_send() as mine:
             idle = not self.busy
             alive, self.lost, self._closing = not self.lost, True, True
-            if mine and idle and alive and until is not None:
+            if mine and idle and alive and until is not None and self._program is None:
                 with contextlib.suppress(NotStartedError):
                     self._put(_frame(b"L", 0, b""))
         if idle:
             try:
+                if self._program is not None:  # it waits for a program, and exits when its input ends
+                    self.close()
                 if alive and until is not None:
                     self.ended.wait(max(0.0, until - time.monotonic()))
             finally:
@@ -375,6 +406,8 @@ class WarmInterpreter:
 
     def close(self) -> None:
         self.lost = True
+        if self._removals and not self.ended.is_set():  # the end of a connection may overtake what was sent over it
+            self._all_removed.wait(GRACE)
         if self._channel is not None:
             self._channel.close()
 

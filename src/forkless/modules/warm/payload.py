@@ -84,7 +84,7 @@ class Piece:
         """Made when the first host with this Python's bytecode asks for it, and b"" if there is none. Any thread may read it."""
         if self.path.endswith(".py"):
             with contextlib.suppress(SyntaxError, ValueError):  # reported when the host compiles the file
-                return zlib.compress(marshal.dumps(_code(self.path, zlib.decompress(self.text))), 1)
+                return zlib.compress(marshal.dumps(_code(self.path, zlib.decompress(self.text))), 6)
         return b""
 
 
@@ -253,7 +253,7 @@ def _piece(path: str, source: bytes) -> Piece:
     if key in _pieces:
         _pieces.move_to_end(key)
         return _pieces[key]
-    piece = _pieces[key] = Piece(key, path, zlib.compress(source, 1))
+    piece = _pieces[key] = Piece(key, path, zlib.compress(source, 6))
     while len(_pieces) > MOST_PIECES:
         _pieces.popitem(last=False)
     return piece

@@ -154,11 +154,12 @@ class InterpreterPool:
         return idle
 
     def forget(self, interpreter: WarmInterpreter) -> None:
-        """Retire an interpreter that is stale or has ended; the next `get` starts another."""
+        """Retire an interpreter that is stale or has ended; the next `get` starts another, if it has ever taken orders."""
         with self._lock:
             slots = [slot for slot in self._slots.values() if slot.interpreter is interpreter]
             for slot in slots:
                 slot.interpreter = None
+                slot.failed += not interpreter.serving
         interpreter.retire()
 
     def close_place(self, place: Hashable) -> None:

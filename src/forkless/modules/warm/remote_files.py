@@ -24,8 +24,10 @@ from forkless.modules.warm.transports import place_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from forkless.modules.ansible_types import Upstream
+    from forkless.core.run_context import Interruptible
+    from forkless.modules.ansible_types import AnsibleAction, Upstream
     from forkless.modules.warm.interpreter import WarmInterpreter
+    from forkless.modules.warm.pool import InterpreterPool
 
 __all__ = ["WarmRemoteExecution"]
 
@@ -35,6 +37,10 @@ _WRITE_NOWHERE = ("stat", "file", "slurp")
 
 
 class WarmRemoteExecution(WarmExecution):
+    def __init__(self, action: AnsibleAction, pool: InterpreterPool, interrupt: Interruptible) -> None:
+        super().__init__(action, pool, interrupt)
+        self._homes: dict[str, str] = {}
+
     @property
     def _temp_dir(self) -> remote_temp_dirs.RemoteTempDir | None:
         return remote_temp_dirs.of_connection(self.connection)
@@ -58,7 +64,12 @@ class WarmRemoteExecution(WarmExecution):
         return f"~{becomes or self.action._get_remote_user() or ''}"
 
     def _home(self, named: str) -> str | None:
-        """The home on the host, or None if no interpreter runs there. Never cached: a task may have changed the home."""
+        """
+        The home on the host, or None if no interpreter runs there. Kept only until the action's next command or module, which may change it: `copy`
+        asks twice for the same home, for its `dest` and for its folder.
+        """
+        if named in self._homes:
+            return self._homes[named]
         interpreter = self.pool.of_login(place_of(self.connection, self.action._play_context))
         try:
             home = (
@@ -68,7 +79,22 @@ class WarmRemoteExecution(WarmExecution):
             )
         except (NotStartedError, InterpreterLostError):
             return None
-        return home if PLAIN.fullmatch(home) and ".." not in home else None
+        if not PLAIN.fullmatch(home) or ".." in home:
+            return None
+        self._homes[named] = home
+        return home
+
+    def low_level_execute_command(
+        self,
+        upstream: Upstream,
+        cmd: str,
+        sudoable: bool = True,
+        in_data: bytes | None = None,
+        *args: object,
+        **kwargs: object,
+    ) -> object:
+        self._homes.clear()
+        return super().low_level_execute_command(upstream, cmd, sudoable, in_data, *args, **kwargs)
 
     def make_tmp_path(self, upstream: Upstream, remote_user: str | None = None) -> object:
         connection, shell = self.connection, self.connection._shell
@@ -154,7 +180,10 @@ class WarmRemoteExecution(WarmExecution):
         if interpreter is None:
             return False
         try:
-            interpreter.request({"remove": path}, interrupt=self.interrupt)
+            if self.connection.become is None:
+                interpreter.remove_folder(path, interrupt=self.interrupt)
+            else:  # another user's files may be in it: Ansible reports what cannot be removed
+                interpreter.request({"remove": path}, interrupt=self.interrupt)
         except (NotStartedError, InterpreterLostError):
             return False
         return True

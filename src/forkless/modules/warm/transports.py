@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from forkless.core.run_context import Interruptible
     from forkless.modules.ansible_types import BecomePlugin, PlayContextOptions, Upstream
+    from forkless.modules.warm.payload import Piece
 
 __all__ = [
     "LOCAL",
@@ -60,8 +61,8 @@ class Transport:
     def __init__(self, action: AnsibleAction, command: str, become: BecomePlugin | None) -> None:
         raise NotImplementedError
 
-    def open(self, text: bytes, interrupt: Interruptible) -> WarmInterpreter:
-        """Start an interpreter and return it when it has greeted; raises NotStartedError."""
+    def open(self, program: Piece, interrupt: Interruptible) -> WarmInterpreter:
+        """Start an interpreter for this program and return it when it has greeted; raises NotStartedError."""
         raise NotImplementedError
 
 
@@ -126,7 +127,6 @@ class _ProgramTransport(Transport):
         self,
         interpreter: WarmInterpreter,
         start: Callable[[], channel.ProgramChannel],
-        text: bytes,
         interrupt: Interruptible,
     ) -> None:
         """Raises NotStartedError. After that, or when the worker is stopped meanwhile, the program has been ended and reaped."""
@@ -136,8 +136,9 @@ class _ProgramTransport(Transport):
             with interrupt.shielded():
                 line = start()
             with interrupt.closing(line.end_now):
-                line.begin(text, become=self.become, password=password, verdict=self.verdict, greeting=PATIENCE)
+                line.begin(become=self.become, password=password, verdict=self.verdict, greeting=PATIENCE)
             interpreter.attach(line)
+            interpreter.check_version()
         except BaseException:
             if line is not None:
                 line.close(at_once=True)
@@ -165,14 +166,14 @@ class _LocalTransport(_ProgramTransport):
         same = command.replace(become._id, "") if become is not None else command
         self.key = (same, self.password, self.shell, self.cwd, tuple(sorted(self.environ.items())))
 
-    def open(self, text: bytes, interrupt: Interruptible) -> WarmInterpreter:
+    def open(self, program: Piece, interrupt: Interruptible) -> WarmInterpreter:
         if self.shell is None or not os.path.exists(self.shell):
             raise NotStartedError("there is no such shell")
-        interpreter = WarmInterpreter("local")
+        interpreter = WarmInterpreter("local", program=program)
         start = functools.partial(
             channel.ProgramChannel, interpreter, self.command, cwd=self.cwd, environ=self.environ, shell=self.shell
         )
-        self._begin(interpreter, start, text, interrupt)
+        self._begin(interpreter, start, interrupt)
         return interpreter
 
 
@@ -188,11 +189,11 @@ class _AsyncsshTransport(Transport):
         password = become.get_option("become_pass") if become is not None and become.prompt else None
         self.key = (command.replace(become._id, "") if become is not None else command, password)
 
-    def open(self, text: bytes, interrupt: Interruptible) -> WarmInterpreter:
-        interpreter = WarmInterpreter(self.name, login=self.become is None)
+    def open(self, program: Piece, interrupt: Interruptible) -> WarmInterpreter:
+        interpreter = WarmInterpreter(self.name, program=program, login=self.become is None)
         try:
             stream = self._connection.open_stream(
-                self.command, text, self.become, interpreter.feed, interpreter.gone, lambda: not interpreter.busy
+                self.command, b"", self.become, interpreter.feed, interpreter.gone, lambda: not interpreter.busy
             )
         except sys.modules["ansible.errors"].AnsibleConnectionFailure:
             raise  # the host is unreachable; the message is the connection plugin's
@@ -212,6 +213,11 @@ class _AsyncsshTransport(Transport):
                 if interpreter.lost
                 else "the warm interpreter did not greet in time"
             )
+        try:
+            interpreter.check_version()
+        except NotStartedError:
+            interpreter.close()
+            raise
         return interpreter
 
 
@@ -232,10 +238,10 @@ class _SshProgramTransport(_ProgramTransport):
         self.place = (SSH, tuple(self.line[:-1]))  # the same value as `place_of`
         self.key = (command.replace(become._id, "") if become is not None else command, self.password)
 
-    def open(self, text: bytes, interrupt: Interruptible) -> WarmInterpreter:
-        interpreter = WarmInterpreter(str(self.name), login=self.become is None)
+    def open(self, program: Piece, interrupt: Interruptible) -> WarmInterpreter:
+        interpreter = WarmInterpreter(str(self.name), program=program, login=self.become is None)
         start = functools.partial(channel.ProgramChannel, interpreter, self.line, environ=self.environ)
-        self._begin(interpreter, start, text, interrupt)
+        self._begin(interpreter, start, interrupt)
         return interpreter
 
 

@@ -21,7 +21,7 @@ import zlib
 import pytest
 
 import forkless
-from forkless.modules.warm import interpreter, payload
+from forkless.modules.warm import payload, program
 from forkless.modules.warm.remote import importer
 
 FILES = {
@@ -106,8 +106,8 @@ def test_what_lies_beside_the_code_is_found_as_in_an_archive(tmp_path, monkeypat
 
 
 def test_the_texts_that_travel_need_nothing_of_ours():
-    parts = [interpreter._part(name) for name in (interpreter.LIVE_OUTPUT, interpreter.ASYNC_JOB)]
-    text, live, job = (zlib.decompress(one).decode() for one in (interpreter.boot_text(ask_groups=False), *parts))
+    parts = [program.part(name) for name in (program.LIVE_OUTPUT, program.ASYNC_JOB)]
+    text, live, job = (zlib.decompress(one).decode() for one in (program.server_program(ask_groups=False).text, *parts))
     for one in (text, live, job):
         compile(one, "far", "exec")
         lines = [line for line in one.splitlines() if line.startswith(("from ", "import "))]

@@ -15,7 +15,6 @@ import functools
 import gc
 import importlib
 import importlib.machinery
-import importlib.util
 import json
 import os
 import select
@@ -55,7 +54,7 @@ from forkless.modules.warm.remote.importer import Importer, SourceFile  # likewi
 from forkless.modules.warm.remote.live_output import OutputReader  # its text is sent before the first order with `live`
 
 HEAD = struct.Struct(">IIc")  # length of the body, number of the task, kind
-MAGIC = b"\0\0forkless-warm\0"
+MAGIC = b"\0\0forkless-warm\0"  # precedes the greeting, which BOOT on the controller's side writes
 INSIST = 0.3  # seconds between SIGTERM and SIGKILL
 
 # Files that a login reads: if a task changes one, the next task must see it.
@@ -378,7 +377,8 @@ class RemoteServer:
             if "lay" in request:
                 write_files(request["lay"])
             elif "remove" in request:
-                shutil.rmtree(request["remove"])
+                with contextlib.suppress(FileNotFoundError):  # as rm -f
+                    shutil.rmtree(request["remove"])
             elif "end_live" in request:
                 self.end_live(request["end_live"])
             else:
@@ -480,11 +480,7 @@ def main(ask_groups: bool) -> None:
     sys.path[:] = [path for path in sys.path if path not in ("", ".")]
     far = RemoteServer(inp, out, ask_groups)
     sys.meta_path.insert(0, far.finder)
-    # Bytecode depends on PYTHONOPTIMIZE, too: who sets it gets texts.
-    magic = "" if sys.flags.optimize else importlib.util.MAGIC_NUMBER.hex()
-    hello = {"magic": magic, "python": "%d.%d" % sys.version_info[:2]}
-    os.write(out, MAGIC)
-    far.say(b"H", 0, json.dumps(hello).encode())
+    far.say(b"S")  # until here no order can have started anything
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         far.serve()
     for task in far.tasks.values():
