@@ -88,7 +88,8 @@ class WarmInterpreter:
         # Who is told what the modules' programs print, by the number of the order. For a job this outlives the call.
         self._tells: dict[int, TellOutput] = {}
         self._removals: dict[int, str] = {}  # folders whose removal was not answered yet
-        self._all_removed = threading.Event()
+        self._all_removed = threading.Event()  # set and cleared with the lock held, so that it never contradicts `_removals`
+        self._removal_lock = threading.Lock()
         self._not_removed: list[tuple[str, str]] = []
         self._sent: set[str] = set()
         self._parts: set[str] = set()
@@ -142,11 +143,9 @@ class WarmInterpreter:
                 tell("stderr" if stream == b"e" else "stdout", body[_OUTPUT.size :], dropped)
             return
         if number in self._removals:
-            path = self._removals.pop(number)
+            path = self._end_removal(number)
             if kind == b"N":
                 self._not_removed.append((path, body.decode(errors="replace")))
-            if not self._removals:
-                self._all_removed.set()
             return
         call = self._calls.get(number)
         if call is None:
@@ -254,14 +253,22 @@ class WarmInterpreter:
         """
         number, frame = next(self._numbers), json.dumps({"remove": path}).encode()
         self.used = time.monotonic()
-        self._all_removed.clear()
-        self._removals[number] = path  # before the answer can come
+        with self._removal_lock:
+            self._all_removed.clear()
+            self._removals[number] = path  # before the answer can come
         try:
             with interrupt.shielded():
                 self._send([_frame(b"C", number, frame)])
         except BaseException:
-            self._removals.pop(number, None)
+            self._end_removal(number)
             raise
+
+    def _end_removal(self, number: int) -> str:
+        with self._removal_lock:
+            path = self._removals.pop(number, "")
+            if not self._removals:
+                self._all_removed.set()
+        return path
 
     def take_not_removed(self) -> list[tuple[str, str]]:
         """Folders that could not be removed, and why; each is returned once."""
