@@ -22,6 +22,7 @@ NAMES = (
     "user-cache",
     "option-cache",
     "unset-attributes",
+    "unset-options",
     "fast-copies",
     "plain-text",
     "lazy-values",

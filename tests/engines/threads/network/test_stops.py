@@ -115,7 +115,8 @@ def test_the_time_limit_of_a_task_ends_a_connection_that_is_not_answered(project
     )
     found = {host: one["msg"] for host, one in results(result).items() if not one.get("skipped")}
     assert set(found) == set(WAITING), result.stdout
-    assert all("Timed out after 3 second(s)" in one for one in found.values()), result.stdout
+    said = "expected time frame (3)" if seams.minor(seams.version()) == "2.18" else "Timed out after 3 second(s)"
+    assert all(said in one for one in found.values()), result.stdout
     wait_for(lambda: all(devices.count(name, "closed") == devices.count(name, "connected") for name in WAITING))
 
 
@@ -160,7 +161,8 @@ def test_a_device_that_reboots_in_a_command_is_lost_to_the_next_task(project, de
     tasks = ask("reboot", more=on) + "- meta: reset_connection\n" + ask(more=on)
     result = project.run(tasks, hosts=",".join(names))
     assert {one["device"] for one in devices.events(event="rebooted")} == set(names), result.stdout
-    found = {host: one["msg"] for host, one in results(result).items() if not one.get("skipped")}
+    # The whole result: where modules are processes, the reason is in their output.
+    found = {host: str(one) for host, one in results(result).items() if not one.get("skipped")}
     assert set(found) == set(names), result.stdout
     # In the words of urllib, libssh and grpcio, of paramiko, of ncclient, and of forkless.
     assert all(

@@ -54,6 +54,7 @@ ELSEWHERE = {
     "plain-routing": "engines/threads/speed/test_speed_paths.py: test_parts_of_the_command_are_on_unless_they_are_switched_off",
     "slice-cores": "cli/test_slice_affinity.py: test_each_slice_has_a_core_and_its_programs_have_all_unless_it_is_switched_off",
     "quick-login": "ssh/test_quick_login.py: test_the_first_request_is_signed_unless_that_is_switched_off",
+    "unset-options": "engines/threads/speed/test_plugin_options.py: test_it_is_on_in_an_ordinary_run_unless_it_is_switched_off",
     "remote-files": "ssh/test_remote_files.py: test_a_host_that_has_an_interpreter_is_asked_for_no_shell_and_no_transfer",
 }
 TESTS = pathlib.Path(__file__).resolve().parents[3]

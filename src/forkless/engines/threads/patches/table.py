@@ -39,6 +39,7 @@ from forkless.engines.threads.speed import (
     inventory,
     lazy_values,
     native_results,
+    plugin_options,
     routing,
     shortcuts,
     tags,
@@ -601,6 +602,7 @@ SEAMS: tuple[Seam, ...] = (
     *facts.SEAMS,
     *native_results.SEAMS,
     *tags.SEAMS,
+    *plugin_options.SEAMS,
     *inventory.SEAMS,
     *routing.SEAMS,
     # -- modules that run in this process, because no program can be started or by request
