@@ -211,6 +211,7 @@ class DeviceWorker(Worker):
         self._end_requests()
         super()._end()
         # Once more, now that no exception is sent to this thread any more: a second interrupt may have ended _shut_down.
+        self._close_socket()
         self._close_sessions()
 
     def run(self) -> None:
@@ -259,10 +260,13 @@ class DeviceWorker(Worker):
                 return str(error)
         return ""
 
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
     def _shut_down(self) -> None:
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.close()
+        self._close_socket()
         connection, self._connection = self._connection, None
         if connection is None:
             return
