@@ -15,7 +15,13 @@ import forkless
 import prepare_collections
 
 TESTS = pathlib.Path(__file__).resolve().parent
-OS = {"ios": "cisco.ios.ios", "eos": "arista.eos.eos", "fortios": "fortinet.fortios.fortios", "netconf": "default", "iosxr": "lab.devices.iosxr"}
+OS = {
+    "ios": "cisco.ios.ios",
+    "eos": "arista.eos.eos",
+    "fortios": "fortinet.fortios.fortios",
+    "netconf": "default",
+    "iosxr": "lab.devices.iosxr",
+}
 HTTP = {"ansible_connection": "ansible.netcommon.httpapi", "ansible_httpapi_use_ssl": False}
 SOON = 200
 # The same in every test: for another configuration ansible-core is imported anew.

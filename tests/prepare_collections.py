@@ -21,7 +21,15 @@ MINOR = ".".join(importlib.metadata.version("ansible-core").split(".")[:2])
 # 2.22 has no release of `ansible` yet.
 PACKAGE = {"2.18": "ansible~=11.0", "2.19": "ansible~=12.0", "2.20": "ansible~=13.0"}.get(MINOR, "ansible~=14.0")
 FOLDER = pathlib.Path(__file__).parent / f".collections-{MINOR}"
-COLLECTIONS = ("community/general", "ansible/utils", "ansible/netcommon", "cisco/ios", "arista/eos", "cisco/iosxr", "fortinet/fortios")
+COLLECTIONS = (
+    "community/general",
+    "ansible/utils",
+    "ansible/netcommon",
+    "cisco/ios",
+    "arista/eos",
+    "cisco/iosxr",
+    "fortinet/fortios",
+)
 WANTED = tuple(f"ansible_collections/{one}/" for one in COLLECTIONS)
 MISSING = "real collections are not there; get them with: python tests/prepare_collections.py"
 

@@ -16,7 +16,25 @@ from forkless.engines.threads.speed import plugin_options
 pytestmark = [pytest.mark.matrix, pytest.mark.spawns]
 
 TYPES = (None, "str", "string", "bool", "boolean", "int", "integer", "float", "list", "dict", "path", "raw", "pathlist")
-DEFAULTS = (None, None, "text", "", "5", 5, 0, True, False, 1.5, "{{ 1 }}", "{text}", "~/file", "a,b", ["a"], {"a": 1}, "relative")
+DEFAULTS = (
+    None,
+    None,
+    "text",
+    "",
+    "5",
+    5,
+    0,
+    True,
+    False,
+    1.5,
+    "{{ 1 }}",
+    "{text}",
+    "~/file",
+    "a,b",
+    ["a"],
+    {"a": 1},
+    "relative",
+)
 VALUES = (None, "7", 7, True, False, 0, 1, 2.5, "", "text", "no", ["x", "y"], {"k": "v"})
 NAMES = tuple(f"n{number}" for number in range(4))
 
@@ -40,7 +58,12 @@ class Manager:
 def entries(chance, source):
     found = [{"name": name} for name in chance.sample(NAMES, chance.randint(0, 2))]
     if found and chance.random() < 0.1:
-        found[0]["deprecated"] = {"why": "old", "version": "9", "alternatives": "none", "collection_name": "ansible.builtin"}
+        found[0]["deprecated"] = {
+            "why": "old",
+            "version": "9",
+            "alternatives": "none",
+            "collection_name": "ansible.builtin",
+        }
     if source == "ini":
         return [{"section": "made_up", "key": one["name"]} for one in found]
     return found
@@ -91,7 +114,7 @@ def test_options_are_what_ansible_core_says_they_are(manager_type, monkeypatch):
     run = types.SimpleNamespace(off=frozenset(), state={})
     monkeypatch.setattr(context, "current", lambda: run)
     compared = 0
-    for name in definitions:
+    for name, made in definitions.items():
         for _ in range(6):
             for variable in NAMES:
                 monkeypatch.delenv(variable, raising=False)
@@ -105,7 +128,7 @@ def test_options_are_what_ansible_core_says_they_are(manager_type, monkeypatch):
                 "direct": chance.choice((None, {}, some(chance, (*NAMES, name)))),
             }  # fmt: skip
             expected = said(lambda: original(manager.real, name, **arguments))  # noqa: B023  # called at once
-            assert said(lambda: ours(manager.real, name, **arguments)) == expected, (definitions[name], arguments)  # noqa: B023
+            assert said(lambda: ours(manager.real, name, **arguments)) == expected, (made, arguments)  # noqa: B023
             compared += 1
     assert manager.asked < compared * 0.9, "nothing was answered without ansible-core"
 

@@ -34,6 +34,9 @@ class InterruptibleMethod:
     def __getattr__(self, name: str) -> object:
         return getattr(self._method, name)
 
+    def future(self, request: object, *args: object, **kwargs: object) -> GrpcCall:
+        return self._method.future(request, *args, **kwargs)
+
     def __call__(self, request: object, *args: object, **kwargs: object) -> object:
         return self.with_call(request, *args, **kwargs)[0]
 
@@ -59,10 +62,10 @@ class InterruptibleChannel:
         """End all calls and the connection. May be called more than once, by any thread."""
         self._channel.close()
 
-    def unary_unary(self, *args: object, **kwargs: object) -> InterruptibleMethod:
+    def unary_unary(self, *args: object, **kwargs: object) -> GrpcMethod:
         return InterruptibleMethod(self._channel.unary_unary(*args, **kwargs))
 
-    def stream_unary(self, *args: object, **kwargs: object) -> InterruptibleMethod:
+    def stream_unary(self, *args: object, **kwargs: object) -> GrpcMethod:
         return InterruptibleMethod(self._channel.stream_unary(*args, **kwargs))
 
 
