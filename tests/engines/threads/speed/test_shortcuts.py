@@ -477,6 +477,16 @@ def test_what_is_tagged_for_vars_is_what_ansible_core_tags(monkeypatch):
             assert (ours is value) == (theirs is value)
     assert quick.tag({"a": inner})["a"] is inner
     assert quick.msg == original.msg
+    run_context.off = frozenset()
+    text, number = "te" + str(1), Origin(path="/f").tag(7)
+    assert quick.tag(text) is quick.tag(text), "the tagged copy of a text is made once for the run"
+    assert quick.tag(number) is quick.tag(number)
+    assert quick.tag(inner) is not quick.tag(inner)
+    # Another object may get the id of one that is gone, and has its own tagged copy.
+    assert [quick.tag(str(n) * 3) for n in range(100)] == [str(n) * 3 for n in range(100)]
+    monkeypatch.setattr(shortcuts, "_TAGGED_AT_MOST", 3)
+    assert [quick.tag(str(n) * 3) for n in range(100)] == [str(n) * 3 for n in range(100)]
+    assert len(run_context.state[shortcuts._TAGGED]) <= 3
 
 
 @pytest.mark.matrix
