@@ -119,9 +119,11 @@ def test_vars_plugins_are_asked_for_each_host_if_they_run_when_the_inventory_is_
             asked.append(entities)
             return {"found": 1}
 
-    plugin = Plugin()
+    plugin, looked = Plugin(), []
     loader = type(
-        "Loader", (), {"_paths": [], "_plugin_instance_cache": {"x": (plugin, None)}, "get": lambda *_: plugin}
+        "Loader",
+        (),
+        {"_paths": [], "_plugin_instance_cache": {"x": (plugin, None)}, "get": lambda *_: looked.append(1) or plugin},
     )()
     monkeypatch.setattr(upstream, "vars_loader", loader)
     monkeypatch.setattr("ansible.plugins.loader.vars_loader", loader)
@@ -130,7 +132,9 @@ def test_vars_plugins_are_asked_for_each_host_if_they_run_when_the_inventory_is_
     theirs, ours = both("inventory.manager:get_vars_from_inventory_sources")
     for get in (theirs, ours):
         asked.clear()
+        looked.clear()
         upstream._plugin_should_run.cache_clear()
         assert get(None, ["/etc/hosts"], ["h1"], "inventory") == ({} if setting == "demand" else {"found": 1})
         assert len(asked) == (setting == "start")
+        assert bool(looked) == (get is theirs or setting == "start" or not only_own)
     upstream._plugin_should_run.cache_clear()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 from forkless.core.versions import since
 from forkless.engines.threads import context
@@ -23,6 +23,7 @@ from forkless.patching.seam import for_speed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from forkless.engines.threads.context import RunContext
 
@@ -35,12 +36,56 @@ _AT_MOST = 4096  # hosts
 _ASKED = {"host", "include_hostvars"}
 
 
+_Dict = dict[object, object]
+
+
+class _Group(Protocol):
+    vars: _Dict
+    name: str
+    depth: int
+    priority: int
+
+
+class _Host(Protocol):
+    vars: _Dict
+    name: str
+    groups: list[_Group]
+
+
+class _Facts(Protocol):
+    def get(self, name: str) -> _Dict: ...
+
+
+class _Inventory(Protocol):
+    groups: dict[str, _Group]
+    _sources: list[str]
+
+    def get_groups_dict(self) -> object: ...
+
+
+class _FolderOfPlay(Protocol):
+    def get_basedir(self) -> str: ...
+
+
+class _Manager(Protocol):
+    """VariableManager."""
+
+    safe_basedir: bool
+    _inventory: _Inventory | None
+    _loader: _FolderOfPlay
+    _fact_cache: _Facts
+    _vars_cache: dict[str, _Dict]
+    _nonpersistent_fact_cache: dict[str, _Dict]
+    _extra_vars: _Dict
+    _options_vars: _Dict
+
+
 class _Sources:
     """All that the variables of a host are merged from, as it was at one time: the objects in dicts and lists, and other values."""
 
     __slots__ = ("_lengths", "_objects", "_others", "facts")
 
-    def __init__(self, dicts: list[Any], lists: list[Any], others: tuple[object, ...], facts: dict[Any, Any]) -> None:
+    def __init__(self, dicts: list[_Dict], lists: list[list[object]], others: tuple[object, ...], facts: _Dict) -> None:
         self._lengths = [*map(len, dicts), *map(len, lists)]
         self._objects = [*_CHAINED(dicts), *_CHAINED(map(_VALUES, dicts)), *_CHAINED(lists)]
         self._others = others
@@ -64,7 +109,7 @@ def of_a_host(original: Callable[..., object], _site: str) -> object:
     from ansible.vars import manager as upstream
 
     @functools.wraps(original)
-    def get_vars(manager: Any, *args: object, **kwargs: Any) -> object:
+    def get_vars(manager: _Manager, *args: object, **kwargs: object) -> object:
         run_context = context.current()
         if (
             args
@@ -76,7 +121,7 @@ def of_a_host(original: Callable[..., object], _site: str) -> object:
         ):
             return original(manager, *args, **kwargs)
         known: dict[int, tuple[object, _Sources, object]] = run_context.state.setdefault(_STATE, {})
-        host = kwargs["host"]
+        host = cast("_Host", kwargs["host"])
         sources = _sources(manager, host, upstream)
         if sources is None:
             return original(manager, **kwargs)
@@ -102,7 +147,7 @@ def _merge(original: Callable[..., object], manager: object, host: object, run_c
         run_context.reads_facts = before
 
 
-def _sources(manager: Any, host: Any, upstream: Any) -> _Sources | None:
+def _sources(manager: _Manager, host: _Host, upstream: ModuleType) -> _Sources | None:
     """All that the variables of a host are merged from; None if some of it cannot be compared, or if the merged dict has copies of values."""
     inventory, constants = manager._inventory, upstream.C
     if (
@@ -127,12 +172,12 @@ def _sources(manager: Any, host: Any, upstream: Any) -> _Sources | None:
         manager._options_vars,
         *[one.vars for one in groups],
     ]
-    lists = []
+    lists: list[list[object]] = []
     if facts and type(facts) is dict:
         # Since 2.20 each fact that becomes a variable is tagged, which copies its outermost dict or list.
         inner = [one for one in facts.values() if not copy_variables.is_scalar(one)]
         lists = [one for one in inner if type(one) is list]
-        dicts += [one for one in inner if type(one) is not list]
+        dicts += [cast("_Dict", one) for one in inner if type(one) is not list]
     if not _DICTS.issuperset(map(type, dicts)):
         return None
     others = (

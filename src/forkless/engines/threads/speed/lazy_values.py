@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from forkless.core.versions import since
 from forkless.engines.threads import context
@@ -28,14 +28,33 @@ _PLAIN = frozenset((str, int, float, bool, type(None)))
 _MANY = 4
 
 
+class _LazySource(Protocol):
+    """_LazyValueSource."""
+
+    templar: object
+
+
+class _Watching(Protocol):
+    """NotifiableAccessContextBase."""
+
+    _type_interest: frozenset[type]
+
+
+class _Broker(Protocol):
+    """AnsibleAccessContext."""
+
+    _notify_contexts: list[_Watching]
+
+
 def _is_on() -> bool:
     run_context = context.current()
     return run_context is not None and NAME not in run_context.off
 
 
-def _wrapped_in_c(lazy_value: Any) -> Callable[[Iterable[object], int], list[object]]:
+def _wrapped_in_c(lazy_value: type) -> Callable[[Iterable[object], int], list[object]]:
     """A function that wraps values in ansible-core's _LazyValue without calling its __init__, which is Python, for each."""
-    make, put = object.__new__, lazy_value.value.__set__
+    make: Callable[..., object] = object.__new__
+    put = vars(lazy_value)["value"].__set__
 
     def wrapped(values: Iterable[object], count: int) -> list[object]:
         made = list(map(make, itertools.repeat(lazy_value, count)))
@@ -45,7 +64,7 @@ def _wrapped_in_c(lazy_value: Any) -> Callable[[Iterable[object], int], list[obj
     return wrapped
 
 
-def variables_wrapped(original: Any, _site: str) -> object:
+def variables_wrapped(original: staticmethod[..., _LazySource], _site: str) -> object:
     """_AnsibleLazyTemplateDict._lazy_values: every variable of a host, for each template."""
     from ansible._internal._templating import _lazy_containers as upstream
     from ansible.module_utils._internal._datatag import _AnsibleTaggedDict
@@ -56,7 +75,7 @@ def variables_wrapped(original: Any, _site: str) -> object:
         return original
 
     @functools.wraps(function)
-    def lazy_values(values: Any, lazy_options: object) -> object:
+    def lazy_values(values: dict[object, object], lazy_options: object) -> object:
         if type(values) not in kinds or len(values) < _MANY or not _is_on():
             return function(values, lazy_options)
         empty = function({}, lazy_options)  # it knows the template's engine
@@ -66,7 +85,7 @@ def variables_wrapped(original: Any, _site: str) -> object:
     return staticmethod(lazy_values)
 
 
-def elements_wrapped(original: Any, _site: str) -> object:
+def elements_wrapped(original: staticmethod[..., _LazySource], _site: str) -> object:
     """_AnsibleLazyTemplateList._lazy_values."""
     from ansible._internal._templating import _lazy_containers as upstream
     from ansible.module_utils._internal._datatag import _AnsibleTaggedList
@@ -77,7 +96,7 @@ def elements_wrapped(original: Any, _site: str) -> object:
         return original
 
     @functools.wraps(function)
-    def lazy_values(values: Any, lazy_options: object) -> object:
+    def lazy_values(values: list[object], lazy_options: object) -> object:
         if type(values) not in kinds or len(values) < _MANY or not _is_on():
             return function(values, lazy_options)
         empty = function([], lazy_options)
@@ -87,16 +106,16 @@ def elements_wrapped(original: Any, _site: str) -> object:
     return staticmethod(lazy_values)
 
 
-def _is_plain_slot(lazy_value: Any) -> bool:
+def _is_plain_slot(lazy_value: type) -> bool:
     """Whether a _LazyValue is nothing but its value."""
     return (
-        lazy_value.__slots__ == ("value",)
+        vars(lazy_value)["__slots__"] == ("value",)
         and not hasattr(lazy_value, "__post_init__")
-        and lazy_value.__new__ is object.__new__
+        and "__new__" not in vars(lazy_value)
     )
 
 
-def container_created(original: Any, _site: str) -> object:
+def container_created(original: staticmethod[..., object], _site: str) -> object:
     """
     _AnsibleLazyTemplateMixin._try_create of a value that is no container but has a known type: the value itself.
 
@@ -110,7 +129,7 @@ def container_created(original: Any, _site: str) -> object:
         return original
 
     @functools.wraps(function)
-    def try_create(item: Any, *options: object, **named: object) -> object:
+    def try_create(item: object, *options: object, **named: object) -> object:
         kind = type(item)
         if kind in known and kind not in containers and _is_on():
             return item
@@ -127,7 +146,7 @@ def announced(original: Callable[..., None], _site: str) -> object:
         return original
 
     @functools.wraps(original)
-    def access(broker: Any, value: object) -> None:
+    def access(broker: _Broker, value: object) -> None:
         watching = broker._notify_contexts
         if not watching:
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from forkless.core.versions import since
 from forkless.engines.threads import context
@@ -23,17 +23,23 @@ if TYPE_CHECKING:
 __all__ = ["SEAMS"]
 
 
-class _Last(threading.local):
+class _Taggable(Protocol):
+    """A tagged text. Other values have no such attribute."""
+
+    _ansible_tags_mapping: dict[type, object]
+
+
+class _LastMappings(threading.local):
     """The mappings that a thread made last: of one tag alone, and of one tag beside those of another mapping."""
 
     tag: object = None
     mapping: object = None
-    before: object = None
+    before: dict[type, object] | None = None
     second_tag: object = None
     second: object = None
 
 
-_last = _Last()
+_last = _LastMappings()
 
 
 def _is_on() -> bool:
@@ -41,7 +47,7 @@ def _is_on() -> bool:
     return run_context is not None and "fast-copies" not in run_context.off
 
 
-def tagged(original: Any, _site: str) -> object:
+def tagged(original: staticmethod[..., object], _site: str) -> object:
     """AnsibleTagHelper.tag of a value of a native type, or of a tagged text, with one tag."""
     from ansible.module_utils._internal import _datatag as upstream
 
@@ -50,25 +56,28 @@ def tagged(original: Any, _site: str) -> object:
         return original
     mapping_type, known_tags = upstream._AnsibleTagsMapping, upstream._known_tag_types
     tagged_types = upstream.AnsibleTaggedObject._tagged_type_map
-    native = {kind: tagged_types[kind] for kind in (str, int, float, list, dict)}
+    native: dict[type, Callable[..., object]] = {
+        kind: tagged_types[kind]._instance_factory for kind in (str, int, float, list, dict)
+    }
     tagged_text = tagged_types[str]
 
     @functools.wraps(function)
-    def tag(value: Any, tags: Any, *, value_type: type | None = None) -> object:
+    def tag(value: _Taggable, tags: object, *, value_type: type | None = None) -> object:
         if value_type is not None or type(tags) not in known_tags or not _is_on():
             return function(value, tags, value_type=value_type)
-        kind = type(value)
+        kind: type = type(value)
         made, last = native.get(kind), _last
         if made is not None:
             if last.tag is not tags:
                 last.tag, last.mapping = tags, mapping_type(((type(tags), tags),))
-            return made._instance_factory(value, last.mapping)
+            return made(value, last.mapping)
         if kind is not tagged_text or type(value._ansible_tags_mapping) is not mapping_type:
             return function(value, tags)
         if last.before is not value._ansible_tags_mapping or last.second_tag is not tags:
-            last.before, last.second_tag = value._ansible_tags_mapping, tags
-            last.second = mapping_type((*last.before.items(), (type(tags), tags)))  # type: ignore[attr-defined]
-        return tagged_text._instance_factory(value, last.second)
+            before = value._ansible_tags_mapping
+            last.before, last.second_tag = before, tags
+            last.second = mapping_type((*before.items(), (type(tags), tags)))
+        return native[str](value, last.second)
 
     return staticmethod(tag)
 
@@ -83,7 +92,7 @@ def replaced(original: Callable[..., object], _site: str) -> object:
 
     @functools.wraps(original)
     def replace(
-        origin: Any,
+        origin: object,
         path: str | EllipsisType = ...,
         description: str | EllipsisType = ...,
         line_num: int | EllipsisType | None = ...,
@@ -118,8 +127,8 @@ def trust_removed(original: Callable[..., object], _site: str) -> object:
     tagged_text = upstream.AnsibleTaggedObject._tagged_type_map[str]
 
     @functools.wraps(original)
-    def remove(value: Any) -> object:
-        kind = type(value)
+    def remove(value: _Taggable) -> object:
+        kind: type = type(value)
         is_plain = kind is str or (kind is tagged_text and TrustedAsTemplate not in value._ansible_tags_mapping)
         return value if is_plain and _is_on() else original(value)
 
