@@ -57,11 +57,11 @@ class PerRun:
                 return thing.__dict__[self._name]
             except KeyError:
                 raise AttributeError(self._name) from None
-        key = (id(thing), self._name)
-        value = home.state.get(key, _MISSING)
-        if value is _MISSING:
-            value = home.state.setdefault(key, self._fresh(thing))  # atomic: two threads may get here at once
-        return value
+        try:
+            return home.state[id(thing), self._name]
+        except KeyError:
+            pass
+        return home.state.setdefault(self._key(thing), self._fresh(thing))  # atomic: two threads may get here at once
 
     def __set__(self, thing: object, value: object) -> None:
         home = self._home()

@@ -39,6 +39,7 @@ from forkless.engines.threads.speed import (
     inventory,
     lazy_values,
     native_results,
+    plugin_folders,
     plugin_options,
     routing,
     shortcuts,
@@ -604,6 +605,7 @@ SEAMS: tuple[Seam, ...] = (
     *tags.SEAMS,
     *plugin_options.SEAMS,
     *inventory.SEAMS,
+    *plugin_folders.SEAMS,
     *routing.SEAMS,
     # -- modules that run in this process, because no program can be started or by request
     *modules.STAND_INS,

@@ -75,14 +75,17 @@ def _is_for_strategy(run_context: RunContext, asked: dict[str, object]) -> bool:
     if strategy is None or task is None or "fast-copies" in run_context.off:
         return False
     # Every strategy has a list of its own here; plugins that ask for variables have none.
-    return (
-        asked.get("_hosts") is strategy._hosts_cache
-        and thread_context.current_worker() is None
-        and getattr(task, "debugger", None) is None
-        # A lookup plugin in a template of the strategy is given the variables themselves, and may change them.
-        and not any("{" in str(getattr(task, name, "")) for name in _TEMPLATED_BY_STRATEGY)
-        and "{" not in str(getattr(asked.get("play"), "vars_files", ""))
-    )
+    if asked.get("_hosts") is not strategy._hosts_cache or thread_context.current_worker() is not None:
+        return False
+    if getattr(task, "debugger", None) is not None:
+        return False
+    # A lookup plugin in a template of the strategy is given the variables themselves, and may change them.
+    for name in _TEMPLATED_BY_STRATEGY:
+        value = getattr(task, name, "")
+        if not (value is None or value is False or value is True or value == 0) and "{" in str(value):
+            return False
+    files = getattr(asked.get("play"), "vars_files", None)
+    return not files or "{" not in str(files)
 
 
 def make_worker(upstream: Any) -> type:
