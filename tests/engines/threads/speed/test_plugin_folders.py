@@ -27,7 +27,6 @@ def run_context(monkeypatch):
 
 @pytest.fixture
 def known(monkeypatch):
-    import ansible.plugins.loader
 
     found = {}
     monkeypatch.setitem(vars(sys.modules["ansible.plugins.loader"]), "_forkless_folders", found)

@@ -37,6 +37,9 @@ class _CliArgs(Mapping[str, object]):
     def __getitem__(self, key: str) -> object:
         return self._args()[key]
 
+    def get(self, key: str, default: object = None) -> object:  # asked some twenty times for every task
+        return self._args().get(key, default)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._args())
 

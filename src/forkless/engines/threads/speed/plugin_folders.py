@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from forkless.engines.threads import context
 from forkless.engines.threads.patches.core_files import own_files
@@ -24,7 +24,29 @@ __all__ = ["SEAMS"]
 
 NAME = "plugin-cache"
 # What a loader has noted of a folder: by the suffix of files and the name of a plugin.
-_Noted: TypeAlias = "dict[str, dict[str, object]]"
+_Noted: TypeAlias = "dict[object, dict[str, object]]"
+
+
+class _PluginFolder(Protocol):
+    """ansible-core's PluginPathContext."""
+
+    path: str
+    internal: bool
+
+
+class _FolderLoader(Protocol):
+    """What is used of PluginLoader."""
+
+    _plugin_path_cache: _Noted
+    _searched_paths: set[str]
+
+    def _get_paths_with_context(self) -> list[_PluginFolder]: ...
+
+
+class _Asked(Protocol):
+    """What is used of PluginLoadContext."""
+
+    load_attempts: list[str]
 
 
 def _known() -> dict[tuple[str, bool], _Noted]:
@@ -35,7 +57,7 @@ def _known() -> dict[tuple[str, bool], _Noted]:
     return found
 
 
-def _note_known(loader: Any, wanted: str, noted: dict[str, object], attempts: list[str]) -> None:
+def _note_known(loader: _FolderLoader, wanted: str, noted: dict[str, object], attempts: list[str]) -> None:
     """Note in `loader` what is known of the folders that it would look through now, up to the one with the wanted plugin."""
     known = _known()
     for place in loader._get_paths_with_context():
@@ -58,8 +80,8 @@ def _note_known(loader: Any, wanted: str, noted: dict[str, object], attempts: li
             return
 
 
-def _aliases(loader: Any) -> dict[str, str]:
-    found: dict[str, str] = loader._aliases if hasattr(loader, "_aliases") else loader.aliases  # by version
+def _aliases(loader: _FolderLoader) -> dict[str, str]:
+    found: dict[str, str] = getattr(loader, "_aliases" if hasattr(loader, "_aliases") else "aliases")  # by version
     return found
 
 
@@ -69,7 +91,7 @@ def find_in_folders(original: types.FunctionType, _site: str) -> object:
     more = code.co_varnames[3 : code.co_argcount]  # up to 2.20 there is `ignore_deprecated`, too
 
     @functools.wraps(original)
-    def find(loader: Any, name: str, plugin_load_context: Any, *args: object, **kwargs: object) -> object:
+    def find(loader: _FolderLoader, name: str, plugin_load_context: _Asked, *args: object, **kwargs: object) -> object:
         run_context = context.current()
         if run_context is None or NAME in run_context.off:
             return original(loader, name, plugin_load_context, *args, **kwargs)
@@ -88,7 +110,7 @@ def find_in_folders(original: types.FunctionType, _site: str) -> object:
     return find
 
 
-def _learn(loader: Any) -> None:
+def _learn(loader: _FolderLoader) -> None:
     """Keep what the loader has noted of the one folder that it has looked through, if that is ansible-core's."""
     (path,) = loader._searched_paths
     if own_files(os.path.join(path, "")):
