@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 
 import pytest
 
@@ -27,9 +26,10 @@ def run_context(monkeypatch):
 
 @pytest.fixture
 def known(monkeypatch):
+    from ansible.plugins import loader as theirs
 
     found = {}
-    monkeypatch.setitem(vars(sys.modules["ansible.plugins.loader"]), "_forkless_folders", found)
+    monkeypatch.setitem(vars(theirs), "_forkless_folders", found)
     return found
 
 
