@@ -43,7 +43,10 @@ def step(find, of, name, suffix=".py"):
     """What is found, and what the loader has noted then. A name that is found nowhere is looked for in collections, which are not set up here."""
     from ansible.plugins.loader import PluginLoadContext
 
-    asked = PluginLoadContext("action", "ansible.plugins.action")
+    try:
+        asked = PluginLoadContext("action", "ansible.plugins.action")
+    except TypeError:  # 2.18
+        asked = PluginLoadContext()
     try:
         found = find(of, name, asked, check_aliases=True, suffix=suffix)
     except Exception as error:
