@@ -9,9 +9,9 @@ tags makes a new one. With 10,000 hosts this saves time and memory.
 from __future__ import annotations
 
 import functools
-import threading
 from typing import TYPE_CHECKING, Protocol
 
+from forkless.core.own_thread_locals import OwnThreadLocal
 from forkless.core.versions import since
 from forkless.engines.threads import context
 from forkless.patching.seams import for_speed, uses_only
@@ -29,7 +29,7 @@ class _Taggable(Protocol):
     _ansible_tags_mapping: dict[type, object]
 
 
-class _LastMappings(threading.local):
+class _LastMappings(OwnThreadLocal):
     """The mappings that a thread made last: of one tag alone, and of one tag beside those of another mapping."""
 
     tag: object = None
