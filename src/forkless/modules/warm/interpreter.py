@@ -88,7 +88,9 @@ class WarmInterpreter:
         # Who is told what the modules' programs print, by the number of the order. For a job this outlives the call.
         self._tells: dict[int, TellOutput] = {}
         self._removals: dict[int, str] = {}  # folders whose removal was not answered yet
-        self._all_removed = threading.Event()  # set and cleared with the lock held, so that it never contradicts `_removals`
+        self._all_removed = (
+            threading.Event()
+        )  # set and cleared with the lock held, so that it never contradicts `_removals`
         self._removal_lock = threading.Lock()
         self._not_removed: list[tuple[str, str]] = []
         self._sent: set[str] = set()
