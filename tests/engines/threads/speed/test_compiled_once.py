@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
+from jinja2 import Environment
 
 from engines_support import messages
 from forkless.core.stop import Stop
@@ -72,26 +74,27 @@ def test_others_are_woken_when_it_was_compiled_or_failed(run_context):
 @pytest.mark.matrix
 @pytest.mark.parametrize("off", ["", "template-cache"])
 def test_hosts_that_need_a_text_at_once_compile_it_once(project, monkeypatch, off):
-    """Each of the three compiles the text only after all of them have asked for it, if they may."""
-    compiled, arrived = [], threading.Barrier(3)
+    """The text is compiled only after all three have found that it is not yet."""
+    compiled, asked, all_asked = [], [], threading.Event()
+    real, once = Environment._parse, templates._once
 
     def compiling(env, source, *more, **named):
         if "only here" in str(source):
             compiled.append(threading.get_ident())
+            assert off or all_asked.wait(60)
         return real(env, source, *more, **named)
 
-    from jinja2 import Environment
+    @contextlib.contextmanager
+    def asking(run_context, key):
+        if "only here" in str(key):
+            asked.append(key)
+            if len(asked) == 3:
+                all_asked.set()
+        with once(run_context, key):
+            yield
 
-    real = Environment._parse
     monkeypatch.setattr(Environment, "_parse", compiling)
-    key = templates._template_key
-
-    def together(env, kind, source):
-        if "only here" in str(source):
-            arrived.wait(60)
-        return key(env, kind, source)
-
-    monkeypatch.setattr(templates, "_template_key", together)
+    monkeypatch.setattr(templates, "_once", asking)
     result = project.run(
         '- debug: {msg: "only here {{ inventory_hostname }}"}\n',
         limit="h1,h2,h3",

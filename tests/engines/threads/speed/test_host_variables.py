@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import types
 
 import pytest
 
@@ -21,8 +22,9 @@ KEPT = versions.nearest(seams.version()) in versions.since("2.19")
 
 
 @pytest.fixture
-def manager(monkeypatch, tmp_path):
+def manager(monkeypatch):
     importing.import_ansible(ours=False)
+    import ansible.plugins.cache.memory  # noqa: F401  # before a plugin loader does, which would not tell the package of it
     from ansible import context as command
     from ansible.inventory.manager import InventoryManager
     from ansible.parsing.dataloader import DataLoader
@@ -31,9 +33,14 @@ def manager(monkeypatch, tmp_path):
 
     monkeypatch.setattr(command, "CLIARGS", CLIArgs({"extra_vars": (), "basedir": None}))
     monkeypatch.setattr(caches, "only_own_vars_plugin", lambda: True)
-    (tmp_path / "hosts").write_text("[a]\nh1 own=1\nh2\n[b]\nh1\n[c]\n[b:vars]\nword=b\n")
     loader = DataLoader()
-    inventory = InventoryManager(loader=loader, sources=[str(tmp_path / "hosts")])
+    inventory = InventoryManager(loader=loader, sources=None, parse=False)
+    for group in "abc":
+        inventory.add_group(group)
+    for host, group in (("h1", "a"), ("h2", "a"), ("h1", "b")):
+        inventory.add_host(host, group)
+    inventory.groups["b"].set_variable("word", "b")
+    inventory.reconcile_inventory()
     return VariableManager(loader=loader, inventory=inventory, version_info={})
 
 
@@ -128,7 +135,7 @@ def test_after_random_changes_the_variables_are_those_that_ansible_core_merges(m
         monkeypatch.setattr(upstream, name, stand_in(getattr(upstream, name), ""))
     run_context = context.RunContext(ident="a run", stop=Stop())
     monkeypatch.setattr(context, "current", lambda: run_context)
-    monkeypatch.setattr(context, "current_worker", lambda: "a worker")
+    monkeypatch.setattr(context, "current_worker", lambda: types.SimpleNamespace(state={}))
     merged = []
     theirs = VariableManager.get_vars
 
@@ -159,7 +166,9 @@ def test_where_the_sources_are_not_known_ansible_core_merges_each_time(manager, 
     run_context = context.RunContext(ident="a run", stop=Stop())
     run_context.off = frozenset({"vars-cache"} if why == "switched off" else ())
     monkeypatch.setattr(context, "current", lambda: run_context)
-    monkeypatch.setattr(context, "current_worker", lambda: None if why == "not in a worker" else "a worker")
+    monkeypatch.setattr(
+        context, "current_worker", lambda: None if why == "not in a worker" else types.SimpleNamespace(state={})
+    )
     if why == "vars plugins":
         monkeypatch.setattr(caches, "only_own_vars_plugin", lambda: False)
     if why == "merge":
