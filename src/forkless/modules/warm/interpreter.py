@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from forkless.core import thread_exception
 from forkless.modules.warm.bytecode import COMPILER
 from forkless.modules.warm.payload import MAGIC
-from forkless.modules.warm.program import ASYNC_JOB, LIVE_OUTPUT, OLDEST, PROGRAM, part
+from forkless.modules.warm.program import ASYNC_JOB, LIVE_OUTPUT, OLDEST, PROGRAM, server_part
 from forkless.modules.warm.remote import main
 
 if TYPE_CHECKING:
@@ -303,8 +303,8 @@ class WarmInterpreter:
 
     def _send_order(self, number: int, manifests: tuple[Manifest, ...], order: dict[str, object]) -> None:
         with self._sending:
-            needed = [name for name, part in ((LIVE_OUTPUT, order["live"]), (ASYNC_JOB, order["argv"])) if part]
-            frames = [_frame(b"B", 0, part(name)) for name in needed if name not in self._parts]
+            needed = [name for name, wanted in ((LIVE_OUTPUT, order["live"]), (ASYNC_JOB, order["argv"])) if wanted]
+            frames = [_frame(b"B", 0, server_part(name)) for name in needed if name not in self._parts]
             self._parts.update(needed)
             # By key, so that two identical files are sent once.
             unsent = [one for one in manifests if one.digest not in self._sent]

@@ -16,7 +16,7 @@ import zlib
 
 from forkless.modules.warm.payload import Piece
 
-__all__ = ["ASYNC_JOB", "BOOT", "LIVE_OUTPUT", "OLDEST", "PROGRAM", "part", "server_program"]
+__all__ = ["ASYNC_JOB", "BOOT", "LIVE_OUTPUT", "OLDEST", "PROGRAM", "server_part", "server_program"]
 
 # Greets, so that the controller knows this Python before it sends anything, which may then be bytecode. Then reads the server's program, exactly as long
 # as its head says and by os.read, so that the frames after it stay in the pipe, and executes it. Imports make hardly any garbage, so the collector is off
@@ -50,7 +50,7 @@ def server_program(*, ask_groups: bool) -> Piece:
 
 
 @functools.cache
-def part(name: str) -> bytes:
+def server_part(name: str) -> bytes:
     """A file of `remote` that only some tasks need: it is sent before the first of them, and compiled on the host then."""
     return zlib.compress(b"from __future__ import annotations\n" + _ELSEWHERE.sub("", _text(name)).encode(), 9)
 

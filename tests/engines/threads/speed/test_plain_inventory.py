@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 
@@ -83,7 +84,9 @@ def test_a_value_is_that_of_ansible_core_with_its_type_and_tags(running):
         assert AnsibleTagHelper.tags(mine) == AnsibleTagHelper.tags(expected), repr(text)
     for path in ("/opt/py-3.15+x/bin/python", "/opt/core==2.22/bin/python", "/opt/~x@y:1%2,3"):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("ansible.plugins.inventory.ini.ast.literal_eval", lambda _: pytest.fail("was parsed"))
+            # Not by its dotted name: a package that was imported anew need not have the module as an attribute.
+            ini = sys.modules[InventoryModule.__module__]
+            patched.setattr(ini.ast, "literal_eval", lambda _: pytest.fail("was parsed"))
             assert ours(plugin, path) == path
 
 

@@ -106,7 +106,7 @@ def test_what_lies_beside_the_code_is_found_as_in_an_archive(tmp_path, monkeypat
 
 
 def test_the_texts_that_travel_need_nothing_of_ours():
-    parts = [program.part(name) for name in (program.LIVE_OUTPUT, program.ASYNC_JOB)]
+    parts = [program.server_part(name) for name in (program.LIVE_OUTPUT, program.ASYNC_JOB)]
     text, live, job = (zlib.decompress(one).decode() for one in (program.server_program(ask_groups=False).text, *parts))
     for one in (text, live, job):
         compile(one, "far", "exec")
