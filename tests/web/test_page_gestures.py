@@ -95,6 +95,9 @@ def test_cancel_and_relaunch_show_progress_before_the_server_has_answered(tab, p
     cancel = tab.get_by_role("button", name="Cancel")
     cancel.click()
     shows_progress(tab, cancel)
+    # Meanwhile the stream tells of a run that goes on.
+    before = int(tab.locator("body").get_attribute("data-position"))
+    tab.wait_for_function("before => Number(document.body.dataset.position) > before + 1", arg=before)
     assert tab.locator("#state").inner_text() == "stopping"
     refuse(tab, held.asked())
     assert tab.locator("#state").inner_text() == "running"

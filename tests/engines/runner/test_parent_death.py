@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from forkless.core import process_tree
 from forkless.core.process_tree import ProcessTree, environ_of, wait_for_end
 from forkless.engines.runner import parent_death
 from forkless.engines.runner.parent_death import ParentDeathWatch
@@ -170,6 +171,29 @@ def test_a_first_process_that_the_kernel_has_asked_is_not_asked_again(tmp_path, 
         parent_death.clean_up_after(popen.pid, f"{MARK}={tmp_path}", "", number)
         popen.wait(240)  # the tree may have reaped it, so its status is not known
         assert asked == ([number] if number else [])
+    finally:
+        popen.kill()
+        popen.wait()
+
+
+def test_a_first_process_in_the_midst_of_execve_is_looked_at_again(tmp_path, monkeypatch):
+    """The kernel shows no environment of such a process."""
+    looks = []
+
+    def as_in_execve(pid):
+        looks.append(pid)
+        return environ_of(pid) if len(looks) > 3 else {}
+
+    monkeypatch.setattr(process_tree, "environ_of", as_in_execve)
+    monkeypatch.setattr(parent_death, "_EXECVE", 240)
+    popen = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        monkeypatch.setattr(
+            process_tree, "_environ", lambda pid: f"{MARK}={tmp_path}\0".encode() if pid == popen.pid else b""
+        )
+        assert parent_death._is_marked(popen.pid, f"{MARK}={tmp_path}")
+        assert looks == [popen.pid] * 4
+        assert not parent_death._is_marked(popen.pid, f"{MARK}=other")
     finally:
         popen.kill()
         popen.wait()

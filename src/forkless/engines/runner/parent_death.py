@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from typing import Self
 
 __all__ = ["END_WITH", "ParentDeathWatch", "can_end_with", "clean_up_after"]
@@ -24,6 +25,8 @@ __all__ = ["END_WITH", "ParentDeathWatch", "can_end_with", "clean_up_after"]
 _HOME = os.path.abspath(__file__).removesuffix(os.path.join("", "forkless", "engines", "runner", "parent_death.py"))
 # Seconds between the signal to the run's first process and SIGKILL, as after a cancel.
 _GRACE = 5.0
+# Seconds that a process is given to have an environment. A zombie has none either.
+_EXECVE = 0.5
 
 # The first lines of the run's first process. Signals that the program blocks are not blocked there, or no signal could end the run; and
 # if the program ignores SIGCHLD, the run must not: the exit status of every command would be lost, and read as success. The process
@@ -94,14 +97,26 @@ def clean_up_after(pid: int, mark: str, folder: str, number: int) -> None:
                 if entry.is_file(follow_symlinks=False):
                     os.unlink(entry.path)
     if pid or mark:
-        from forkless.core.process_tree import ProcessTree, environ_of
+        from forkless.core.process_tree import ProcessTree
 
-        name, _, value = mark.partition("=")
-        if mark and os.path.exists("/proc/self/environ") and environ_of(pid).get(name) != value:
+        if mark and os.path.exists("/proc/self/environ") and not _is_marked(pid, mark):
             pid = 0  # the run's first process has ended, and another process may have its id
         ProcessTree(pid, mark).end(_GRACE, signal.Signals(number) if number else None)
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    """Whether the environment of this process has the mark. In the midst of execve() a process has none, for some microseconds."""
+    from forkless.core import process_tree
+
+    name, _, value = mark.partition("=")
+    deadline = time.monotonic() + _EXECVE
+    while (
+        not (found := process_tree.environ_of(pid)) and time.monotonic() < deadline and os.path.exists(f"/proc/{pid}")
+    ):
+        time.sleep(0.005)
+    return found.get(name) == value
 
 
 class ParentDeathWatch:

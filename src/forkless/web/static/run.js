@@ -180,7 +180,9 @@ function events(answer) {
   drawRunning();
 }
 
+let asksToCancel = false;
 onClick(byId("cancel"), async () => {
+  asksToCancel = true;
   run = { ...run, stopping: true };
   drawRun();
   try {
@@ -192,6 +194,8 @@ onClick(byId("cancel"), async () => {
     run = { ...run, stopping: false };
     drawRun();
     throw err;
+  } finally {
+    asksToCancel = false;
   }
   heard = performance.now();
   drawRun();
@@ -237,7 +241,8 @@ async function catchUp() {
 }
 await catchUp();
 const stop = listen(() => `/api/runs/${run.id}/stream?after=${last}`, {
-  run: (fresh) => { run = fresh; heard = performance.now(); drawRun(); },
+  // What the stream tells while the server is asked to cancel may be from before that.
+  run: (fresh) => { run = asksToCancel ? { ...fresh, stopping: true } : fresh; heard = performance.now(); drawRun(); },
   events,
   end: () => { stop(); if (run.ended) timeline.until(seconds(run.ended), seconds(run.started)); if (!failures && !ignored) byId("failures").replaceChildren(element("p", { class: "quiet" }, "None.")); },
   gone: () => { stop(); tell("This run was removed from the queue."); },
