@@ -342,3 +342,17 @@ def test_styles_and_encodings_of_the_database_change_nothing(url, database, work
 
     # A worker's connection for its jobs as well: procrastinate may read times at any moment.
     assert isinstance(asyncio.run(ask())["time"], dt.datetime)
+
+
+@pytest.mark.parametrize(
+    ("said", "outage"),
+    [
+        ('connection failed: FATAL:  password authentication failed for user "me"', False),
+        ("connection failed: fe_sendauth: no password supplied", False),
+        ('connection failed: FATAL:  database "runs" does not exist', False),
+        ("connection failed: Connection refused", True),
+        ("connection failed: FATAL:  the database system is starting up", True),
+    ],
+)
+def test_nobody_waits_for_a_database_that_refuses_the_login(said, outage):
+    assert database.is_outage(psycopg.OperationalError(said)) is outage

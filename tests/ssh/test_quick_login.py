@@ -11,7 +11,7 @@ import pytest
 
 import sshd_targets
 from forkless import ssh
-from forkless.ssh import login, quick_login
+from forkless.ssh import host_keys, login, quick_login
 from forkless.ssh.asyncssh_import import asyncssh
 from forkless.ssh.quick_login import QuickLogin
 
@@ -110,3 +110,59 @@ def test_a_user_with_an_empty_password_needs_no_key(as_root, sshds, options, tmp
         sshd_targets.stop(target)
         with sshd_targets.accounts():
             subprocess.run(["userdel", "-f", name], check=False, capture_output=True)
+
+
+def test_a_host_that_counts_the_signed_request_is_asked_for_the_password_all_the_same(
+    as_root, sshds, options, tmp_path, monkeypatch
+):
+    """Its refusal, and that of a dialogue, are two of `MaxAuthTries`; the question that the request replaces does not count."""
+    name = sshd_targets.account_name()
+    sshd_targets.add_user(name, tmp_path, sshd_targets.PASSWORD)
+    sshd_targets.keygen(tmp_path / "other")
+    target = sshd_targets.start_sshd(
+        sshds.folder, name, "127.0.0.1", name, own_world=True, more="MaxAuthTries 2\nPubkeyAuthentication no"
+    )
+    try:
+        link = ssh.Link(options(target, key_file=str(tmp_path / "other"), password="wrong").settings())
+        try:
+            # Without a password that was tried, the host would have "ended the connection".
+            with pytest.raises(ssh.LoginError, match="does not let us in; offered were .* and a password"):
+                link.execute("true")
+        finally:
+            link.close()
+    finally:
+        sshd_targets.stop(target)
+        with sshd_targets.accounts():
+            subprocess.run(["userdel", "-f", name], check=False, capture_output=True)
+
+
+def test_a_key_that_cannot_sign_does_not_end_the_login(as_root, link, tmp_path, monkeypatch):
+    sshd_targets.keygen(tmp_path / "other")
+    keypair = asyncssh().public_key.SSHLocalKeyPair
+
+    def sign(self, data):
+        raise ValueError("the system's policy forbids it")
+
+    monkeypatch.setattr(keypair, "sign", sign)
+    assert link(key_file=str(tmp_path / "other"), password=sshd_targets.PASSWORD).execute("echo in").stdout == b"in\n"
+
+
+def test_a_second_login_trusts_the_key_of_the_first_and_no_other(link, sshd, tmp_path, monkeypatch):
+    """The host was unknown, and refuses the key: what is learnt from the first connection counts for the second."""
+    sshd_targets.keygen(tmp_path / "other")
+    known = tmp_path / "known_hosts"
+    judged = []
+    real = host_keys.HostKeys.judge
+
+    def judge(self, key):
+        judged.append(len(self.keys))
+        return real(self, key)
+
+    monkeypatch.setattr(host_keys.HostKeys, "judge", judge)
+    with pytest.raises(ssh.LoginError):
+        link(
+            common_args=f"-F none -o IdentityAgent=none -o UserKnownHostsFile={known} -o StrictHostKeyChecking=accept-new",
+            key_file=str(tmp_path / "other"),
+        ).execute("true")
+    assert len(known.read_text().splitlines()) == 1
+    assert judged == [0]  # in the second login asyncssh itself found the key among the known ones

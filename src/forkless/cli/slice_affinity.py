@@ -76,11 +76,14 @@ def _seams(everything: set[int]) -> list[Seam]:
         @functools.wraps(start)
         def started(*args: object, **kwargs: object) -> object:
             before = ask(0)
-            os.sched_setaffinity(0, everything)
+            # OSError: the cores that this process may use were changed from outside. The program then has this thread's.
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, everything)
             try:
                 return start(*args, **kwargs)
             finally:
-                os.sched_setaffinity(0, before)
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(0, before)
 
         return started
 

@@ -108,8 +108,9 @@ class _Slice:
         self._ended()
 
     def free(self, cores: list[int]) -> None:
-        """Let the process use all cores."""
-        slice_affinity.free(self._process.pid, cores)
+        """Let the process use all cores, if it has not ended: another process may have its number then."""
+        if self._process.returncode is None:
+            slice_affinity.free(self._process.pid, cores)
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -271,10 +272,12 @@ def main(argv: list[str]) -> int:
     output = SlicedOutput()
     running: list[_Slice] = []
     cores = platform.core_numbers()
+    own: list[int | None] = []
 
     def free() -> None:
-        for one in running:
-            one.free(cores)
+        if any(core is not None for core in own):
+            for one in running:
+                one.free(cores)
 
     def start(many: int) -> None:
         for number in range(len(running) + 1, many + 1):
@@ -302,7 +305,7 @@ def main(argv: list[str]) -> int:
         if came:  # those that were started after it do not know
             _end(running)
             return 128 + came[0]
-        own = slice_affinity.choose(cores, len(parts))
+        own += slice_affinity.choose(cores, len(parts))
         for number, one in enumerate(running):
             path = os.path.join(folder, f"slice-{number + 1}")
             if number < len(parts):

@@ -158,7 +158,7 @@ def _cut(wire: socket.socket) -> None:
 
 def is_outage(err: BaseException) -> bool:
     """Whether the same statement may succeed later: the server is away, starts, is full, read-only or out of connections."""
-    if isinstance(err, postgres_errors.InsufficientPrivilege | postgres_errors.InvalidPassword):
+    if isinstance(err, postgres_errors.InsufficientPrivilege | postgres_errors.InvalidPassword) or _is_refusal(err):
         return False
     return isinstance(
         err,
@@ -168,6 +168,18 @@ def is_outage(err: BaseException) -> bool:
         | postgres_errors.DeadlockDetected
         | postgres_errors.SerializationFailure
         | OSError,
+    )
+
+
+def _is_refusal(err: BaseException) -> bool:
+    """Whether a login failed for a reason that waiting does not remove. libpq gives such an error no code."""
+    if not isinstance(err, psycopg.OperationalError) or err.sqlstate is not None:
+        return False
+    said = _first_line(err)
+    return (
+        "authentication failed" in said.lower()
+        or "no password supplied" in said
+        or ('database "' in said and "does not exist" in said)
     )
 
 

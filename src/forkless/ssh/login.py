@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import dataclasses
 import os
 import socket
 from typing import TYPE_CHECKING, Any
@@ -110,21 +110,27 @@ async def _login(settings: Settings, tunnel: object) -> object:
     except asyncio.CancelledError:
         raise
     except Exception as err:
-        if isinstance(err, library.PermissionDenied) and any(one.left_out_none for one in quick):
-            # A host may let in a user who has an empty password, and was not asked.
-            nothing = {
-                "client_keys": None,
-                "agent_path": None,
-                "password": None,
-                "password_auth": False,
-                "kbdint_auth": False,
-            }
-            options.update(nothing)
-            with contextlib.suppress(library.Error, OSError):
-                connection, _ = await library.create_connection(Client, settings.host, settings.port, **options)
-                return connection
+        if any(one.left_out_none for one in quick):
+            # With keys of the host that are read anew: the first login may have learnt the host's key, and the host must present the same again.
+            if isinstance(err, library.DisconnectError) and "authentication failures" in err.reason:
+                # The signed request counts as a failure, the question that it replaced does not (MaxAuthTries).
+                return await _login(dataclasses.replace(settings, quick_login=False), tunnel)
+            if isinstance(err, library.PermissionDenied):
+                # A host may let in a user who has an empty password, and was not asked.
+                try:
+                    return await _login(_without_secrets(settings), tunnel)
+                except HostKeyError:
+                    raise
+                except SSHError:
+                    pass  # the first refusal says more
         raise _explain(err, settings, host_keys, unread) from err
     return connection
+
+
+def _without_secrets(settings: Settings) -> Settings:
+    return dataclasses.replace(
+        settings, password=None, key=None, identities=(), certificates=(), agent="", quick_login=False
+    )
 
 
 class _EmptyButTrue(list):  # type: ignore[type-arg]

@@ -9,6 +9,7 @@ documented, so a connection of another shape logs in as asyncssh does. FORKLESS_
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
@@ -65,9 +66,11 @@ class QuickLogin:
     async def _request(self, method: bytes, *parts: bytes, **more: object) -> None:
         keypair = getattr(self._connection._auth, "_keypair", None)
         if self.left_out_none and method == b"publickey" and len(parts) == 3 and parts[0] == _ASKS and _signs(keypair):
-            await self._send(method, b"\1", *parts[1:], key=keypair, trivial=False)
-        else:
-            await self._send(method, *parts, **more)
+            # A key that cannot sign, as the system's rules for cryptography may forbid it, is no reason to give up: the host may refuse it anyway.
+            with contextlib.suppress(ValueError):
+                await self._send(method, b"\1", *parts[1:], key=keypair, trivial=False)
+                return
+        await self._send(method, *parts, **more)
 
 
 def _signs(keypair: object) -> bool:

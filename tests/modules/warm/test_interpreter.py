@@ -28,7 +28,7 @@ from forkless.modules.warm.interpreter import (
 from forkless.modules.warm.payload import Wrapped
 from forkless.modules.warm.pool import DESCRIPTORS, TRIES, InterpreterPool
 from forkless.modules.warm.program import BOOT, PROGRAM, server_program
-from forkless.modules.warm.remote import main
+from forkless.modules.warm.remote import child, main
 
 
 class Line:
@@ -148,14 +148,17 @@ def test_the_program_precedes_the_first_order_as_bytecode_if_the_host_has_this_p
     assert frames.frames == [(b"R", 1), (b"R", 2)]
 
 
-@pytest.mark.parametrize(("serves", "error"), [(False, NotStartedError), (True, InterpreterLostError)])
-def test_one_that_ends_before_it_executes_its_program_has_started_nothing(serves, error):
+@pytest.mark.parametrize(
+    ("said", "error"), [(b"F", NotStartedError), (b"S", InterpreterLostError), (b"", InterpreterLostError)]
+)
+def test_one_that_says_that_it_cannot_execute_its_program_has_started_nothing(said, error):
+    """Who ends without a word may have executed it, and the order that came with it: its answers may be lost on the way."""
     interpreter, line = WarmInterpreter("there", program=server_program(ask_groups=False)), Line()
     interpreter.attach(line)
     interpreter._start()
     thread, came = asking(interpreter)
-    if serves:
-        interpreter._hear(b"S", 0, b"")
+    if said:
+        interpreter._hear(said, 0, b"")
     interpreter.gone()
     thread.join(240)
     assert [type(one) for one in came] == [error]
@@ -424,3 +427,23 @@ def test_who_comes_to_a_machine_waits_for_interpreters_that_another_is_ending_th
         thread.join(240)
         assert not thread.is_alive()
     assert not keep.has_become_user_interpreters
+
+
+def test_a_folder_is_removed_though_somebody_else_removes_a_file_in_it(tmp_path, monkeypatch):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in "abc":
+        (folder / name).touch()
+    unlink, others = os.unlink, []
+
+    def somebody_was_faster(path, **where):
+        unlink(path, **where)
+        if not others:
+            others.append(path)
+            raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "unlink", somebody_was_faster)
+    child.remove_folder(str(folder))
+    assert others
+    assert not folder.exists()
+    child.remove_folder(str(folder))  # which is not there

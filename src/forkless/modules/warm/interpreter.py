@@ -78,7 +78,9 @@ class WarmInterpreter:
         self.lost = False
         self.ended = threading.Event()
         self.serving = program is None
-        """Whether the host executes the server. An interpreter that ended before has started nothing."""
+        """Whether the host executes the server."""
+        self._cannot_serve = False
+        """Whether the host said that it cannot execute the server, and so has started nothing."""
         self._program = program
         self._closing = False
         self._channel: Channel | None = None
@@ -135,8 +137,8 @@ class WarmInterpreter:
             self._magic, _, self._python = body.decode("ascii", "replace").partition(" ")
             self.ready.set()
             return
-        if kind == b"S":
-            self.serving = True
+        if kind in (b"S", b"F"):
+            self.serving, self._cannot_serve = kind == b"S", kind == b"F"
             return
         if kind == b"V":
             tell = self._tells.get(number)
@@ -295,7 +297,7 @@ class WarmInterpreter:
             self._close_if_over()
         if call.refused is not None:
             raise NotStartedError(call.refused)
-        if call.rc is None and not self.serving:
+        if call.rc is None and self._cannot_serve:
             raise NotStartedError(f"the warm interpreter on {self.name} ended before it could take orders")
         if call.rc is None:
             raise InterpreterLostError(self.name)

@@ -20,14 +20,16 @@ __all__ = ["ASYNC_JOB", "BOOT", "LIVE_OUTPUT", "OLDEST", "PROGRAM", "server_part
 
 # Greets, so that the controller knows this Python before it sends anything, which may then be bytecode. Then reads the server's program, exactly as long
 # as its head says and by os.read, so that the frames after it stay in the pipe, and executes it. Imports make hardly any garbage, so the collector is off
-# until a module's process begins. The greeting's first bytes (main.MAGIC) are not in the command line, which a shell or a terminal may echo.
+# until a module's process begins. If the program cannot be executed, it says so (F): an interpreter that ends without a word may have carried out the
+# order that followed the program. The greeting's first bytes (main.MAGIC) are not in the command line, which a shell or a terminal may echo.
 BOOT = (
     "import gc,marshal,os,sys,zlib,_frozen_importlib_external as e;gc.disable();"
+    'x=sys.excepthook;sys.excepthook=lambda *a:os.write(1,bytes(8)+b"F")and x(*a);'
     'h="%s %d.%d"%("" if sys.flags.optimize else e.MAGIC_NUMBER.hex(),*sys.version_info[:2]);'  # bytecode depends on PYTHONOPTIMIZE, too
     'os.write(1,bytes(2)+b"forkless-warm"+bytes(1)+len(h).to_bytes(4,"big")+bytes(4)+b"H"+h.encode());'
     "r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
     'k=r(5);c=zlib.decompress(r(int.from_bytes(k[1:],"big")));'
-    'exec(marshal.loads(c) if k[:1]==b"M" else c,dict(__name__="forkless_far"))'
+    'exec(marshal.loads(c) if k[:1]==b"M" else c,dict(__name__="forkless_far",excepthook=x))'
 )
 PROGRAM = struct.Struct(">cI")  # the head of the server's program: M (bytecode) or T (text), and its length
 OLDEST = (3, 8)  # the oldest Python that executes the server

@@ -35,6 +35,9 @@ class OtherThread:
         self.waits += 1
         return self.ends
 
+    def is_set(self):
+        return self.ends
+
 
 def test_a_thread_waits_for_the_one_that_compiles_the_same_text(run_context, monkeypatch):
     monkeypatch.setattr(templates, "_COMPILED_WITHIN", 240)
@@ -104,3 +107,25 @@ def test_hosts_that_need_a_text_at_once_compile_it_once(project, monkeypatch, of
     assert result.rc == 0, result.stdout
     assert messages(result) == {f"h{n}": f"only here h{n}" for n in (1, 2, 3)}
     assert len(compiled) == (3 if off else 1)
+
+
+def test_who_has_waited_for_a_thread_in_vain_makes_nobody_else_wait_for_it(run_context, monkeypatch):
+    """A worker may be stopped at a moment at which it cannot say so."""
+    monkeypatch.setattr(templates, "_COMPILED_WITHIN", 0)
+    being_compiled = run_context.state.setdefault(KEY, {})
+    being_compiled["text"] = -1, threading.Event()
+    with templates._once(run_context, "text"):
+        assert being_compiled["text"][0] == threading.get_ident()
+    assert not being_compiled
+
+
+def test_a_thread_that_is_stopped_as_it_begins_to_compile_leaves_no_entry(run_context):
+    class Stopped(dict):
+        def setdefault(self, key, mine):
+            super().setdefault(key, mine)
+            raise KeyboardInterrupt
+
+    being_compiled = run_context.state[KEY] = Stopped()
+    with pytest.raises(KeyboardInterrupt), templates._once(run_context, "text"):
+        pass
+    assert not being_compiled

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -215,3 +216,75 @@ def test_values_of_forkless_do_not_end_a_thread_and_are_removed_between_two_task
     kept = [carry_out(natural_pool, work) for _ in range(5)]
     assert {before for _, before in kept} == {"none"}
     assert len({thread for thread, _ in kept}) == 1
+
+
+@pytest.fixture
+def policy():
+    """Asyncio has a policy, to which nothing else refers, and makes a new one after the test."""
+    asyncio.events._event_loop_policy = None
+    asyncio.events._get_event_loop_policy() if sys.version_info >= (3, 14) else asyncio.get_event_loop_policy()
+    yield
+    asyncio.events._event_loop_policy = None
+
+
+@pytest.mark.skipif(thread_locals.CAN_BE_CLEARED, reason="up to Python 3.12 the values of threading.local are removed")
+@pytest.mark.filterwarnings("ignore:.*set_event_loop_policy:DeprecationWarning")
+def test_a_value_that_a_library_leaves_is_seen_though_a_plugin_drops_the_policy_of_asyncio(natural_pool, policy):
+    """The policy's own value of the thread goes with it: the number of references would be what it was."""
+
+    def work():
+        before = getattr(LOCAL, "value", None)
+        LOCAL.value = "left"
+        asyncio.set_event_loop_policy(None)
+        return before
+
+    assert [carry_out(natural_pool, work) for _ in range(3)] == [None] * 3
+
+
+class OddLoop:
+    def is_running(self):
+        return False
+
+    def close(self):
+        raise RuntimeError("a plugin's own")
+
+
+@pytest.mark.filterwarnings("ignore:.*set_event_loop_policy:DeprecationWarning")
+@pytest.mark.parametrize("loop", [None, OddLoop()], ids=["without a loop", "a loop that cannot be closed"])
+def test_a_policy_of_another_shape_hinders_no_later_task(natural_pool, policy, loop):
+    class OddPolicy:
+        def __init__(self):
+            self._local = threading.local()
+
+    def work():
+        asyncio.events._event_loop_policy = OddPolicy()
+        if loop is not None:
+            asyncio.events._event_loop_policy._local._loop = loop
+        return "done"
+
+    assert [carry_out(natural_pool, work) for _ in range(3)] == ["done"] * 3
+
+
+@pytest.mark.parametrize(
+    ("leave", "look"),
+    [
+        (lambda: os.nice(3), lambda: os.getpriority(os.PRIO_PROCESS, 0)),
+        (
+            lambda: os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}),
+            lambda: tuple(sorted(os.sched_getaffinity(0))),
+        ),
+        (lambda: sys.set_asyncgen_hooks(firstiter=print), lambda: sys.get_asyncgen_hooks().firstiter),
+        (
+            lambda: sys.set_coroutine_origin_tracking_depth(5),
+            lambda: sys.get_coroutine_origin_tracking_depth(),
+        ),
+    ],
+    ids=["priority", "cores", "hooks", "depth"],
+)
+def test_what_the_kernel_and_the_interpreter_keep_for_a_thread_is_not_seen_by_the_next_task(natural_pool, leave, look):
+    def work():
+        before = look()
+        leave()
+        return before
+
+    assert {carry_out(natural_pool, work) for _ in range(3)} == {look()}

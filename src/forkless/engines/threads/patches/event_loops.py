@@ -11,6 +11,7 @@ asyncio takes longer to import than most plugins, so it is changed only after a 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -90,12 +91,28 @@ def _is_main_thread_of_stock() -> bool:
 
 
 def close_of_this_thread() -> None:
-    """Close the thread's loop, and forget that a plugin has set one: the thread's next worker begins as a process does."""
-    policy: _Policy | None = getattr(sys.modules.get(_EVENTS), "_event_loop_policy", None)
-    local: _Local | None = getattr(policy, "_local", None)
-    if local is not None:
-        _close(local._loop)
+    """
+    Close the thread's loop, and forget that a plugin has set one: the thread's next worker begins as a process does.
+
+    Never raises: the policy and the loop may be a plugin's own, of any shape.
+    """
+    local = policy_values()
+    with contextlib.suppress(Exception):
+        _close(getattr(local, "_loop", None))
+    with contextlib.suppress(TypeError):  # it has no attributes
         vars(local).clear()
+
+
+def policy_values() -> object | None:
+    """The `threading.local` in which asyncio's policy keeps the loop of each thread; None if asyncio was not imported, or has no policy yet."""
+    policy: _Policy | None = getattr(sys.modules.get(_EVENTS), "_event_loop_policy", None)
+    return getattr(policy, "_local", None)
+
+
+def is_loop_left_running() -> bool:
+    """Whether a loop that runs is set for the calling thread. Since Python 3.14 it is in the thread's state, where nothing else shows it."""
+    events = sys.modules.get(_EVENTS)
+    return events is not None and events._get_running_loop() is not None
 
 
 def _close(loop: _Loop | None) -> None:

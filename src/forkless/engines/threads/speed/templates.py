@@ -89,11 +89,13 @@ def _once(run_context: RunContext | None, key: Hashable) -> Iterator[None]:
         return
     being_compiled: dict[Hashable, tuple[int, threading.Event]] = run_context.state.setdefault(_STATE, {})
     mine = threading.get_ident(), threading.Event()
-    owner, done = being_compiled.setdefault(key, mine)
     try:
+        owner, done = being_compiled.setdefault(key, mine)
         deadline = time.monotonic() + _COMPILED_WITHIN
         while owner != mine[0] and not done.wait(0.1) and time.monotonic() < deadline:
             pass  # in short waits: a stop of the worker is noticed between two of them
+        if owner != mine[0] and not done.is_set():
+            being_compiled[key] = mine  # nobody else need wait for that thread
         yield
     finally:
         mine[1].set()

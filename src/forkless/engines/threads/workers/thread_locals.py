@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import signal
 import sys
 import threading
@@ -52,26 +53,29 @@ def _forget_thread_locals() -> None:
 
 class ThreadLocals:
     """
-    The values that libraries keep for one thread. Made on the thread, before its first task; used by this thread only.
+    The values that libraries, and the kernel, keep for one thread. Made on the thread, before its first task; used by this thread only.
 
     From Python 3.13 on each `threading.local` that has a value of the thread refers to one object, which stands for the thread. So the number of
-    references to this object tells whether a task has left a value.
+    references to this object tells whether a task has left a value. Nothing that is counted here before the first task may go: its place in the
+    count could be taken by a value of a library.
     """
 
     def __init__(self) -> None:
+        self._kernel = _of_kernel()
         self._mark: object = None
         if CAN_BE_CLEARED:
             return
         self._forget_own()
+        self._counted = event_loops.policy_values()  # a plugin may drop the policy, which refers to it
         self._here = threading.local()
         values = vars(self._here)
         for found in gc.get_referents(self._here):
             if type(found) is dict and len(found) == 1 and next(iter(found.values())) is values:
                 self._mark = next(iter(found))
-        self._references = sys.getrefcount(self._mark)
+        self._references = self._count()
         self._in_state = {*_thread_state(), "Py_Repr"}  # the interpreter's, empty between two calls of repr()
         another = threading.local()
-        if sys.getrefcount(self._mark) == self._references:  # another Python, in which this tells nothing
+        if self._count() == self._references:  # another Python, in which this tells nothing
             self._mark = None
         del another
 
@@ -79,25 +83,49 @@ class ThreadLocals:
         """Remove the values of the task that has ended. False: there are some, or may be, that cannot be removed."""
         if CAN_BE_CLEARED:
             _forget_thread_locals()
-            return True
+            return _of_kernel() == self._kernel
         self._forget_own()
         return (
             self._mark is not None
-            and sys.getrefcount(self._mark) == self._references
+            and self._count() == self._references
             and self._in_state.issuperset(_thread_state())
+            and not event_loops.is_loop_left_running()
+            and _of_kernel() == self._kernel
         )
+
+    def _count(self) -> int:
+        return sys.getrefcount(self._mark)
 
     def _forget_own(self) -> None:
         own_thread_locals.forget()
         event_loops.close_of_this_thread()  # asyncio's is known, too
 
 
+def _of_kernel() -> tuple[object, ...]:
+    """
+    What Linux keeps for each thread, not for the process, and what a thread without privileges cannot always take back: priority, scheduler, cores.
+
+    The cores by the thread's number: of itself a slice of a playbook is told all of them.
+    """
+    if sys.platform != "linux":
+        return ()
+    me = threading.get_native_id()
+    try:
+        return os.getpriority(os.PRIO_PROCESS, me), os.sched_getscheduler(me), os.sched_getaffinity(me)
+    except OSError:  # a sandbox forbids the question, and thereby the change
+        return ()
+
+
 class FreshThread:
-    """What a thread is like when it has not carried out a task yet: its attributes, trace functions and signal mask. Made on such a thread."""
+    """
+    What a thread is like when it has not carried out a task yet: its attributes, trace functions, asynchronous generators' hooks and signal mask.
+    Made on such a thread.
+    """
 
     def __init__(self) -> None:
         self._attributes = set(vars(threading.current_thread()))
         self._trace, self._profile = sys.gettrace(), sys.getprofile()
+        self._hooks, self._depth = sys.get_asyncgen_hooks(), sys.get_coroutine_origin_tracking_depth()
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ()) if hasattr(signal, "pthread_sigmask") else None
 
     def restore(self, name: str) -> None:
@@ -107,6 +135,10 @@ class FreshThread:
             sys.settrace(self._trace)
         if sys.getprofile() is not self._profile:
             sys.setprofile(self._profile)
+        if sys.get_asyncgen_hooks() != self._hooks:
+            sys.set_asyncgen_hooks(*self._hooks)
+        if sys.get_coroutine_origin_tracking_depth() != self._depth:
+            sys.set_coroutine_origin_tracking_depth(self._depth)
         if self._mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         if len(vars(thread)) > len(self._attributes):

@@ -84,8 +84,8 @@ class WorkerThreads:
     """
     A pool with as many threads as tasks were ever active at once.
 
-    A thread whose task has ended waits for the next one. From Python 3.13 on it ends instead if a library has left values there in `threading.local`,
-    which go only with the thread (see `thread_locals`): it is *marked*. The marked one that was used last stays until another one has been marked, and
+    A thread whose task has ended waits for the next one. It ends instead if a plugin has left there what goes only with the thread, such as its
+    priority, and from Python 3.13 on values in `threading.local` (see `thread_locals`): it is *marked*. The marked one that was used last stays until another one has been marked, and
     carries out a task if it is the only one that the system allows: a play at that limit goes on.
 
     If the system allows no more threads, a task waits for one: until a thread of the pool is idle, or if that one is marked until
@@ -215,10 +215,16 @@ class WorkerThreads:
             work = member.inbox.get()
             if work is None:
                 return
-            work()
-            del work  # a bound method of the worker, which keeps its task and variables alive
-            fresh.restore(name, has_folder)
-            is_as_new = values.forget()
+            try:
+                work()
+                del work  # a bound method of the worker, which keeps its task and variables alive
+                fresh.restore(name, has_folder)
+                is_as_new = values.forget()
+            except BaseException:
+                with self._lock:
+                    self._busy -= 1
+                self._wake()  # a task may wait for this thread
+                raise
             with self._lock:
                 self._busy -= 1
                 if self._closed:

@@ -293,6 +293,19 @@ def make_as(login: str, uid: int, gid: int, place: str) -> None:
         os._exit(code)
 
 
+def remove_folder(path: str) -> None:
+    """As rm -rf: what somebody else has removed meanwhile is no error, and does not keep the rest."""
+
+    def seen(error: BaseException) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(path, onexc=lambda _function, _path, error: seen(error))
+    else:
+        shutil.rmtree(path, onerror=lambda _function, _path, info: seen(info[1]))
+
+
 def write_files(lay: dict[str, Any]) -> None:
     """Write files with a private mode, into a new folder if one is to be made; after a failure a new folder is removed."""
     before = os.umask(0o77)

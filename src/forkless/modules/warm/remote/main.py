@@ -18,7 +18,6 @@ import importlib.machinery
 import json
 import os
 import select
-import shutil
 import signal
 import site
 import stat
@@ -46,6 +45,7 @@ from forkless.modules.warm.remote.child import (  # on the host, its text comes 
     make_folder,
     read_nothing,
     remove_files,
+    remove_folder,
     start_programs_quickly,
     tell_output,
     write_files,
@@ -377,8 +377,7 @@ class RemoteServer:
             if "lay" in request:
                 write_files(request["lay"])
             elif "remove" in request:
-                with contextlib.suppress(FileNotFoundError):  # as rm -f
-                    shutil.rmtree(request["remove"])
+                remove_folder(request["remove"])
             elif "end_live" in request:
                 self.end_live(request["end_live"])
             else:
@@ -480,6 +479,7 @@ def main(ask_groups: bool) -> None:
     sys.path[:] = [path for path in sys.path if path not in ("", ".")]
     far = RemoteServer(inp, out, ask_groups)
     sys.meta_path.insert(0, far.finder)
+    sys.excepthook = globals().get("excepthook", sys.excepthook)  # the command line's own says that this program failed
     far.say(b"S")  # until here no order can have started anything
     with contextlib.suppress(BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         far.serve()
