@@ -105,13 +105,15 @@ def test_the_next_run_gets_the_table_of_one_that_has_ended_if_it_was_not_changed
     monkeypatch.setattr(routing, "_last_large", routing._LastLarge())
     expected = repr(theirs()(core_table(), None))
     read = routing.routing(theirs(), "")
-    read(core_table(), None)
 
     def end_of_run():
         while run_context.at_end:
             run_context.at_end.pop()()
 
+    made = read(core_table(), None)
+    end_of_run()
     first = read(core_table(), None)
+    assert first is made, "the second run of a program gets the table that the first one has read"
     second = read(core_table(), None)
     assert second is not first, "the other run is still there"
     end_of_run()

@@ -111,7 +111,8 @@ class _LastLarge:
             return found
         made = plain(text, lambda part: original(part, content_id))
         if run_context.terminal is None and made is not None and len(text) >= self.LARGE:
-            self._read = weakref.ref(original), text, _copied(made)
+            self._read = known = weakref.ref(original), text, _copied(made)
+            run_context.at_end.append(functools.partial(self._give_back, known, made, run_context))
         return made
 
     def _unchanged(self, known: _Read) -> dict[str, object] | None:
