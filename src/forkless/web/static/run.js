@@ -241,8 +241,12 @@ async function catchUp() {
 }
 await catchUp();
 const stop = listen(() => `/api/runs/${run.id}/stream?after=${last}`, {
-  // What the stream tells while the server is asked to cancel may be from before that.
-  run: (fresh) => { run = asksToCancel ? { ...fresh, stopping: true } : fresh; heard = performance.now(); drawRun(); },
+  run: (fresh) => {
+    run = fresh;
+    if (asksToCancel && !over()) run = { ...fresh, stopping: true }; // it may be from before the server was asked to cancel
+    heard = performance.now();
+    drawRun();
+  },
   events,
   end: () => { stop(); if (run.ended) timeline.until(seconds(run.ended), seconds(run.started)); if (!failures && !ignored) byId("failures").replaceChildren(element("p", { class: "quiet" }, "None.")); },
   gone: () => { stop(); tell("This run was removed from the queue."); },
