@@ -355,4 +355,17 @@ def test_styles_and_encodings_of_the_database_change_nothing(url, database, work
     ],
 )
 def test_nobody_waits_for_a_database_that_refuses_the_login(said, outage):
-    assert database.is_outage(psycopg.OperationalError(said)) is outage
+    asked = []
+
+    async def ask():
+        asked.append(said)
+        if len(asked) == 3:
+            return "back"
+        raise DatabaseError(said) from psycopg.OperationalError(said)
+
+    if outage:
+        assert asyncio.run(database.ask_until_back(ask)) == "back"
+    else:
+        with pytest.raises(DatabaseError):
+            asyncio.run(database.ask_until_back(ask))
+        assert len(asked) == 1

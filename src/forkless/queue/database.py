@@ -38,6 +38,7 @@ __all__ = [
     "conninfo",
     "describe",
     "is_outage",
+    "is_refusal",
     "limited",
     "located",
     "pooling",
@@ -158,7 +159,7 @@ def _cut(wire: socket.socket) -> None:
 
 def is_outage(err: BaseException) -> bool:
     """Whether the same statement may succeed later: the server is away, starts, is full, read-only or out of connections."""
-    if isinstance(err, postgres_errors.InsufficientPrivilege | postgres_errors.InvalidPassword) or _is_refusal(err):
+    if isinstance(err, postgres_errors.InsufficientPrivilege | postgres_errors.InvalidPassword):
         return False
     return isinstance(
         err,
@@ -171,7 +172,7 @@ def is_outage(err: BaseException) -> bool:
     )
 
 
-def _is_refusal(err: BaseException) -> bool:
+def is_refusal(err: BaseException) -> bool:
     """Whether a login failed for a reason that waiting does not remove. libpq gives such an error no code."""
     if not isinstance(err, psycopg.OperationalError) or err.sqlstate is not None:
         return False
@@ -193,7 +194,8 @@ async def ask_until_back(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         try:
             return await ask()
         except DatabaseError as err:
-            if not is_outage(err.__cause__ or err):
+            cause = err.__cause__ or err
+            if not is_outage(cause) or is_refusal(cause):
                 raise
         await asyncio.sleep(pause)
         pause = min(pause * 2, 5.0)
