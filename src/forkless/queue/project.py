@@ -294,7 +294,7 @@ def pack(
 
 def _mode(mode: int) -> int:
     """
-    A program stays one, whoever may execute it: Ansible reads an inventory that is none as text. A file of its owner alone stays so: ssh does
+    A program stays executable, for its owner or for all as before: Ansible reads an inventory that is not executable as text. A file of its owner alone stays so: ssh does
     not use a key that others may read.
     """
     return (0o755 if mode & 0o111 else 0o644) & (0o777 if mode & 0o077 else 0o700)

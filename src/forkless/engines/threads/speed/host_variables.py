@@ -32,7 +32,7 @@ __all__ = ["SEAMS"]
 NAME = "vars-cache"
 _STATE = "variables of hosts"
 _AT_MOST = 4096  # hosts
-# The arguments with which HostVars asks. Whoever asks in another way is answered by ansible-core.
+# The arguments with which HostVars asks. A caller with other arguments is answered by ansible-core.
 _ASKED = {"host", "include_hostvars"}
 
 
