@@ -360,3 +360,16 @@ import forkless.cli.ansible_command, forkless.engines.threads.engine
 assert 'asyncio' not in sys.modules, 'it takes its time, and most runs do not need it'
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_threads_of_ours_in_other_peoples_programs_are_known_to_have_begun():
+    """A program may have replaced parts of `threading`: who waits for a thread that could not begin waits for ever (`OwnThread`)."""
+    joined_at_once = {"core/platform.py", "cli/commands/doctor.py", "core/thread_stack.py"}
+    elsewhere = ("multiprocessing/", "queue/", "web/")  # the program's own threads, and processes of forkless
+    found = {
+        str(path.relative_to(SOURCE))
+        for path in files()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("threading.Thread", "Thread")
+    }
+    assert {one for one in found - joined_at_once if not one.startswith(elsewhere)} == set()

@@ -24,6 +24,7 @@ from forkless.cli import slice_affinity, slice_records, terminal_text
 from forkless.cli.command_flags import add_slice_flags
 from forkless.core import platform
 from forkless.core.errors import SpecError
+from forkless.core.thread_stack import OwnThread
 from forkless.runs import slices
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class _Slice:
         finally:
             for one in passed:
                 os.close(one)
-        self._thread = threading.Thread(target=self._read, name=f"forkless-slice-{number}", daemon=True)
+        self._thread = OwnThread(target=self._read, name=f"forkless-slice-{number}", daemon=True)
         self._thread.start()
 
     def answer(self) -> str:

@@ -13,9 +13,10 @@ import contextlib
 import ctypes
 import os
 import signal
-import threading
 import time
 from typing import TYPE_CHECKING
+
+from forkless.core.thread_stack import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -57,7 +58,7 @@ def answering(numbers: Collection[int], before: Callable[[], None]) -> Iterator[
     def note() -> None:
         answered[0] = time.monotonic()
 
-    thread = threading.Thread(target=watch, name="forkless-signals", daemon=True)
+    thread = OwnThread(target=watch, name="forkless-signals", daemon=True)
     outer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
         with contextlib.suppress(RuntimeError):  # no thread can be started: only the handlers respond to signals

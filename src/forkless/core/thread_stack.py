@@ -1,18 +1,55 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Threads with a stack that is deep enough for Ansible, in programs that made the stacks of their threads small; a stack as text."""
+"""Threads that have begun when they are started, with a stack that is deep enough for Ansible, whatever the program did to `threading`; a stack as text."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import traceback
+from typing import TYPE_CHECKING
 
-__all__ = ["stack_as_text", "start_with_deep_stack"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["OwnThread", "stack_as_text", "start_with_deep_stack"]
 
 # A template that refers to itself recurses through C until Python's recursion limit; with 128 KiB the process ends by SIGSEGV before that.
 _DEEP_ENOUGH = 1024 * 1024
 # `threading.stack_size` is one setting for the process: two threads that raise it and put it back must not interleave.
 _raised = threading.Lock()
+
+
+class OwnThread(threading.Thread):
+    """
+    A thread of forkless. When `start` returns, its target has begun; if it cannot begin, `start` raises RuntimeError, as where the system allows no more threads.
+
+    Debuggers and tracers replace `threading.Thread.run` and `start`, and set trace functions for all threads. If one of these raises, the
+    thread ends before its target begins, and nobody would release those who wait for it.
+    """
+
+    def __init__(
+        self, *, target: Callable[..., object], name: str, args: tuple[object, ...] = (), daemon: bool = True
+    ) -> None:
+        super().__init__(target=self._begin, args=(target, *args), name=name, daemon=daemon)
+        self._begun = threading.Event()
+
+    def _begin(self, target: Callable[..., object], *args: object) -> None:
+        self._begun.set()
+        target(*args)
+
+    def start(self) -> None:
+        try:
+            super().start()
+        except RuntimeError:
+            raise
+        except Exception as err:
+            raise RuntimeError(f"threading.Thread.start raised {type(err).__name__}: {err}") from err
+        while not self._begun.wait(0.05):  # set already, but for a thread that has ended or will do so
+            if not self.is_alive() and not self._begun.is_set():
+                raise RuntimeError(
+                    "the thread ended before it began its work, as threading.Thread.run or a function given to "
+                    "threading.settrace or setprofile raised an error"
+                )
 
 
 def start_with_deep_stack(thread: threading.Thread) -> None:

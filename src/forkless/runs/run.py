@@ -20,7 +20,7 @@ from forkless.core.events import Event, Status
 from forkless.core.result import Outcome, Result
 from forkless.core.spec import RunOptions, RunSpec, StrPath
 from forkless.core.stop import Stop
-from forkless.core.thread_stack import start_with_deep_stack
+from forkless.core.thread_stack import OwnThread, start_with_deep_stack
 from forkless.patching import thread_environ
 from forkless.runs.artifacts import Artifacts
 from forkless.runs.limits import RUN_LIMIT
@@ -94,9 +94,9 @@ class Run:
         self._over = threading.Event()
         self._starter = threading.current_thread()
         name = self.ident[:8]
-        self._thread = threading.Thread(target=self._carry_out, name=f"forkless-run-{name}", daemon=True)
-        self._clock = threading.Thread(target=self._watch, name=f"forkless-clock-{name}", daemon=True)
-        self._writer = threading.Thread(target=self._write_artifacts, name=f"forkless-artifacts-{name}", daemon=True)
+        self._thread = OwnThread(target=self._carry_out, name=f"forkless-run-{name}", daemon=True)
+        self._clock = OwnThread(target=self._watch, name=f"forkless-clock-{name}", daemon=True)
+        self._writer = OwnThread(target=self._write_artifacts, name=f"forkless-artifacts-{name}", daemon=True)
 
     def __repr__(self) -> str:
         return f"<Run {self.ident} by {self.engine}: {self._status}>"

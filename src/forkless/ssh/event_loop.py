@@ -11,6 +11,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+from forkless.core.thread_stack import OwnThread
 from forkless.ssh.errors import SSHError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class EventLoopThread:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._turn, name="forkless-ssh", daemon=True)
+        self._thread = OwnThread(target=self._turn, name="forkless-ssh", daemon=True)
         try:
             self._thread.start()
         except RuntimeError as err:

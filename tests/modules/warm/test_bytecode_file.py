@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pathlib
+import signal
+import subprocess
 import sys
 import zlib
 
@@ -33,6 +36,34 @@ def test_what_was_written_is_read_and_added_to(folder):
     assert [one.name for one in folder.iterdir()] == [f"bytecode-{MAGIC}"]
     assert folder.stat().st_mode & 0o777 == 0o700
     assert (folder / f"bytecode-{MAGIC}").stat().st_mode & 0o777 == 0o600
+
+
+KILLED = """
+import os, signal, sys
+from forkless.modules.warm import bytecode_file
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+bytecode_file.write(sys.argv[1], sys.argv[2], {"longer": b"1" * 1000})
+"""
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_nothing_that_the_next_one_does_not_take(folder):
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(folder), MAGIC], check=False)
+        assert done.returncode == -signal.SIGKILL
+        assert len(list(folder.iterdir())) == 1
+    bytecode_file.write(str(folder), MAGIC, {"a": b"1"})
+    assert bytecode_file.read(str(folder), MAGIC) == {"a": b"1"}
+    assert [one.name for one in folder.iterdir()] == [f"bytecode-{MAGIC}"]
+
+
+def test_of_two_writers_at_once_one_leaves_the_file_alone(folder):
+    bytecode_file.write(str(folder), MAGIC, {"a": b"1"})
+    with (folder / f"bytecode-{MAGIC}.new").open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        bytecode_file.write(str(folder), MAGIC, {"b": b"2"})
+        assert bytecode_file.read(str(folder), MAGIC) == {"a": b"1"}
+    bytecode_file.write(str(folder), MAGIC, {"b": b"2"})
+    assert bytecode_file.read(str(folder), MAGIC) == {"a": b"1", "b": b"2"}
 
 
 def loose_folder(folder):

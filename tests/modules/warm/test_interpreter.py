@@ -50,6 +50,9 @@ class Line:
         if orders:
             self._at("after")
 
+    def end_now(self):
+        pass
+
     def close(self):
         self.closed = True
 
@@ -162,6 +165,26 @@ def test_one_that_says_that_it_cannot_execute_its_program_has_started_nothing(sa
     interpreter.gone()
     thread.join(240)
     assert [type(one) for one in came] == [error]
+
+
+@pytest.mark.spawns
+def test_one_whose_input_ends_before_its_program_says_that_it_has_started_nothing():
+    done = subprocess.run([sys.executable, "-c", BOOT], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert done.stdout.endswith(bytes(8) + b"F")
+
+
+def test_one_that_cannot_serve_is_not_started_again():
+    pool, ended = InterpreterPool(), []
+    interpreter = WarmInterpreter("there", program=server_program(ask_groups=False))
+    line = Line()
+    line.end_now = lambda: ended.append(True)  # releases a writer whose program nobody reads
+    interpreter.attach(line)
+    pool.get("place", "key", lambda: interpreter)
+    interpreter._hear(b"F", 0, b"")
+    assert ended
+    pool.forget(interpreter)
+    with pytest.raises(NotStartedError):
+        pool.get("place", "key", lambda: pytest.fail("it was started again"))
 
 
 def test_a_host_where_the_program_fails_is_left_alone_after_a_few_times():

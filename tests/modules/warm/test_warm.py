@@ -19,6 +19,7 @@ import pytest
 import forkless
 import sshd_targets
 from forkless.modules import dispatch
+from forkless.modules.warm import execution, program
 
 HERE = pathlib.Path(__file__).parents[1]
 SOURCE = HERE.parent.parent / "src"
@@ -373,6 +374,23 @@ def test_a_module_whose_interpreter_went_away_is_unreachable_and_not_run_twice(p
     assert result.rc == 4
     assert len(pids(where)) == 2
     assert "went away while it ran" in result.stdout
+
+
+@pytest.mark.parametrize("keeps", ['sleep 600 | {} "$@"', 'exec {} "$@" </dev/null'], ids=["open", "ended"])
+def test_modules_run_cold_where_a_wrapper_of_python_keeps_stdin(project, monkeypatch, keeps):
+    """`open`: the program and the order stay in the pipe for ever, and the wrapper's shell does not end either."""
+    for module in (execution, program):
+        monkeypatch.setattr(module, "BOOT", program.BOOT.replace(f"alarm({program.PATIENCE})", "alarm(1)"))
+    wrapper, done = project.folder / "python", project.folder / "done"
+    wrapper.write_text(
+        f'#!/bin/sh\ncase $1 in -c) {keeps.format(sys.executable)};; *) exec {sys.executable} "$@";; esac\n'
+    )
+    wrapper.chmod(0o755)
+    tasks = f"    - shell: echo once >> {done}\n    - ping:\n"
+    variables = {"ansible_python_interpreter": str(wrapper)}
+    result = forkless.run(**project(tasks), limit="a", extra_vars=variables, timeout=240)
+    assert result.rc == 0, result.stdout
+    assert done.read_text() == "once\n"
 
 
 def test_an_interpreter_that_is_killed_between_two_tasks_is_started_again(project):

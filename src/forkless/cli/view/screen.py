@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 
+from forkless.core.thread_stack import OwnThread
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -57,7 +59,7 @@ class Screen:
         self._away = 0
         self._woken = threading.Event()
         self._over = False
-        self._thread = threading.Thread(target=self._draw, name="forkless-live-view", daemon=True)
+        self._thread = OwnThread(target=self._draw, name="forkless-live-view", daemon=True)
 
     def __enter__(self) -> Self:
         self._out.flush()

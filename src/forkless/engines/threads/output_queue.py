@@ -9,6 +9,8 @@ import dataclasses
 import threading
 from typing import TYPE_CHECKING
 
+from forkless.core.thread_stack import OwnThread
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -53,7 +55,7 @@ class OutputQueue:
             if len(self._waiting) > MOST:
                 self._drop(*self._waiting.popleft())
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._thread = OwnThread(target=self._work, name=self._name, daemon=True)
                 with contextlib.suppress(RuntimeError):  # the thread limit is reached: other events deliver
                     self._thread.start()
         self._woken.set()

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from forkless.core.errors import SpawnError
-from forkless.core.thread_stack import stack_as_text, start_with_deep_stack
+from forkless.core.thread_stack import OwnThread, stack_as_text, start_with_deep_stack
 from forkless.engines.threads.patches.strategy import GRACE
 from forkless.engines.threads.workers import threads
 
@@ -45,9 +45,7 @@ class RunThread:
         self.stuck = ""
         """The thread's stack at the time it was abandoned; "" if it was not."""
         # A daemon thread: an abandoned one must not keep the interpreter from exiting.
-        self._thread = threading.Thread(
-            target=self._carry_out, name=f"forkless-{run_context.ident[:8]}-own", daemon=True
-        )
+        self._thread = OwnThread(target=self._carry_out, name=f"forkless-{run_context.ident[:8]}-own", daemon=True)
         run_context.thread = self._thread
         self._context = contextvars.Context()
 

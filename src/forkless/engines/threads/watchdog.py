@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from forkless.core.errors import StuckWorkerError
+from forkless.core.thread_stack import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +35,7 @@ class Watchdog:
         self._run_context, self._after, self._tell = run_context, after, tell
         self._end = threading.Event()
         self._seen: set[int] = set()
-        self._thread = threading.Thread(
-            target=self._watch, name=f"forkless-watchdog-{run_context.ident[:8]}", daemon=True
-        )
+        self._thread = OwnThread(target=self._watch, name=f"forkless-watchdog-{run_context.ident[:8]}", daemon=True)
 
     def __enter__(self) -> Self:
         with contextlib.suppress(RuntimeError):  # no more threads are allowed; the run does not need this one

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless.core import platform
 from forkless.core.errors import UnsupportedError
-from forkless.core.thread_stack import start_with_deep_stack
+from forkless.core.thread_stack import OwnThread, start_with_deep_stack
 from forkless.modules.in_process import cwd_and_environ
 from forkless.modules.in_process.invocation import EndedByThread, Invocation, entered
 from forkless.patching import thread_environ
@@ -84,7 +84,7 @@ def execute(
         except BaseException as err:  # noqa: BLE001  # raised again on the calling thread
             outcome.append(err)
 
-    thread = threading.Thread(target=on_thread, name=f"forkless-module-{source.name}", daemon=True)
+    thread = OwnThread(target=on_thread, name=f"forkless-module-{source.name}", daemon=True)
     start_with_deep_stack(thread)
     thread.join()
     if isinstance(outcome[0], BaseException):

@@ -10,12 +10,12 @@ read; a file that is damaged or foreign is written anew.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import stat
-import tempfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -61,13 +61,28 @@ def write(folder: str, magic: str, codes: Mapping[str, bytes]) -> None:
             entries = dict(codes)
         head = json.dumps([(key, len(code)) for key, code in entries.items()]).encode()
         content = b"\n".join([head, b"".join(entries.values())])
-        fd, made = tempfile.mkstemp(dir=folder)  # of mode 0600
+        _replace(_path(folder, magic), hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+
+def _replace(path: str, content: bytes) -> None:
+    """
+    Put this content into the file at once, unless another process or thread is just doing so.
+
+    The new file always has the same name, so that a process that is killed while it writes leaves one file, which the next one takes.
+    """
+    new = f"{path}.new"
+    with open(os.open(new, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it with the process
+        if not os.path.samestat(os.fstat(file.fileno()), os.stat(new)):
+            return  # another one wrote this file and has renamed it since it was opened here
         try:
-            with open(fd, "wb") as file:
-                file.write(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
-            os.replace(made, _path(folder, magic))
+            os.fchmod(file.fileno(), 0o600)
+            file.truncate()
+            file.write(content)
+            file.flush()
+            os.replace(new, path)
         except BaseException:
-            os.unlink(made)
+            os.unlink(new)
             raise
 
 

@@ -13,14 +13,16 @@ import os
 import select
 import signal
 import subprocess
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from forkless.core.process_tree import OF_WHOLE_RUN
+from forkless.core.thread_stack import OwnThread
 from forkless.modules.warm.interpreter import NotStartedError
 
 if TYPE_CHECKING:
+    import threading
+
     from forkless.modules.warm.interpreter import WarmInterpreter
 
 __all__ = ["ProgramChannel"]
@@ -76,9 +78,7 @@ class ProgramChannel:
         except (OSError, NotStartedError) as err:
             self.close(at_once=True)
             raise NotStartedError(str(err)) from err
-        thread = threading.Thread(
-            target=self._listen, name=f"forkless-interpreter-{self._interpreter.name}", daemon=True
-        )
+        thread = OwnThread(target=self._listen, name=f"forkless-interpreter-{self._interpreter.name}", daemon=True)
         try:
             thread.start()
         except RuntimeError as err:  # the thread limit is reached: modules run cold

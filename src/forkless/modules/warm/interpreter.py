@@ -79,7 +79,7 @@ class WarmInterpreter:
         self.ended = threading.Event()
         self.serving = program is None
         """Whether the host executes the server."""
-        self._cannot_serve = False
+        self.cannot_serve = False
         """Whether the host said that it cannot execute the server, and so has started nothing."""
         self._program = program
         self._closing = False
@@ -138,7 +138,13 @@ class WarmInterpreter:
             self.ready.set()
             return
         if kind in (b"S", b"F"):
-            self.serving, self._cannot_serve = kind == b"S", kind == b"F"
+            self.serving, self.cannot_serve = kind == b"S", kind == b"F"
+            if (
+                self.cannot_serve
+            ):  # its program is read by nobody, or by a wrapper that keeps it: the writer is released
+                self.gone()
+                if self._channel is not None:
+                    self._channel.end_now()
             return
         if kind == b"V":
             tell = self._tells.get(number)
@@ -297,7 +303,7 @@ class WarmInterpreter:
             self._close_if_over()
         if call.refused is not None:
             raise NotStartedError(call.refused)
-        if call.rc is None and self._cannot_serve:
+        if call.rc is None and self.cannot_serve:
             raise NotStartedError(f"the warm interpreter on {self.name} ended before it could take orders")
         if call.rc is None:
             raise InterpreterLostError(self.name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from forkless.core import platform
 from forkless.core.run_context import SCOPE
+from forkless.core.thread_stack import OwnThread
 from forkless.modules.warm.interpreter import GRACE, NotStartedError, WarmInterpreter
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class InterpreterPool:
             slots = [slot for slot in self._slots.values() if slot.interpreter is interpreter]
             for slot in slots:
                 slot.interpreter = None
-                slot.failed += not interpreter.serving
+                slot.failed = TRIES if interpreter.cannot_serve else slot.failed + (not interpreter.serving)
         interpreter.retire()
 
     def close_place(self, place: Hashable) -> None:
@@ -175,7 +176,7 @@ class InterpreterPool:
             self._closed = True
             slots = list(self._slots.values())
             self._slots.clear()
-        threads = [threading.Thread(target=slot.drop, name="forkless-interpreter-end", daemon=True) for slot in slots]
+        threads = [OwnThread(target=slot.drop, name="forkless-interpreter-end", daemon=True) for slot in slots]
         for thread, slot in zip(threads, slots, strict=True):
             try:
                 thread.start()

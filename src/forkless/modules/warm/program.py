@@ -16,18 +16,21 @@ import zlib
 
 from forkless.modules.warm.payload import Piece
 
-__all__ = ["ASYNC_JOB", "BOOT", "LIVE_OUTPUT", "OLDEST", "PROGRAM", "server_part", "server_program"]
+__all__ = ["ASYNC_JOB", "BOOT", "LIVE_OUTPUT", "OLDEST", "PATIENCE", "PROGRAM", "server_part", "server_program"]
 
+PATIENCE = 20  # seconds from an interpreter's greeting until the server's program must have begun there
 # Greets, so that the controller knows this Python before it sends anything, which may then be bytecode. Then reads the server's program, exactly as long
 # as its head says and by os.read, so that the frames after it stay in the pipe, and executes it. Imports make hardly any garbage, so the collector is off
 # until a module's process begins. If the program cannot be executed, it says so (F): an interpreter that ends without a word may have carried out the
-# order that followed the program. The greeting's first bytes (main.MAGIC) are not in the command line, which a shell or a terminal may echo.
+# order that followed the program. It says the same if its input has ended, or if the program has not begun in time: a wrapper may keep stdin for itself. The
+# alarm is set here, not on the controller, which cannot know whether an order was carried out and its first word is late. The greeting's first bytes (main.MAGIC) are not in the command line, which a shell or a terminal may echo.
 BOOT = (
-    "import gc,marshal,os,sys,zlib,_frozen_importlib_external as e;gc.disable();"
+    "import gc,marshal,os,signal,sys,zlib,_frozen_importlib_external as e;gc.disable();q=lambda *a:1/0;"
     'x=sys.excepthook;sys.excepthook=lambda *a:os.write(1,bytes(8)+b"F")and x(*a);'
     'h="%s %d.%d"%("" if sys.flags.optimize else e.MAGIC_NUMBER.hex(),*sys.version_info[:2]);'  # bytecode depends on PYTHONOPTIMIZE, too
+    f"signal.signal(signal.SIGALRM,q);signal.alarm({PATIENCE});"
     'os.write(1,bytes(2)+b"forkless-warm"+bytes(1)+len(h).to_bytes(4,"big")+bytes(4)+b"H"+h.encode());'
-    "r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or sys.exit(3)));"
+    "r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or q()));"
     'k=r(5);c=zlib.decompress(r(int.from_bytes(k[1:],"big")));'
     'exec(marshal.loads(c) if k[:1]==b"M" else c,dict(__name__="forkless_far",excepthook=x))'
 )

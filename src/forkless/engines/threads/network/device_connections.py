@@ -11,6 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from forkless.core.thread_stack import OwnThread
 from forkless.engines.threads import context
 from forkless.engines.threads.network.ansible_objects import module, play_data
 from forkless.engines.threads.network.device_worker import DeviceWorker, Opening
@@ -139,7 +140,7 @@ class DeviceConnections:
     def _start_clock(self) -> None:
         if self._clock is None:
             name = f"forkless-network-clock-{self._run_context.ident[:8]}"
-            self._clock = threading.Thread(target=self._watch, name=name, daemon=True)
+            self._clock = OwnThread(target=self._watch, name=name, daemon=True)
             self._clock.start()
 
     def _watch(self) -> None:

@@ -16,6 +16,8 @@ import struct
 import threading
 from typing import TYPE_CHECKING
 
+from forkless.core.thread_stack import OwnThread
+
 if TYPE_CHECKING:
     from forkless.engines.threads.network.device_worker import DeviceWorker
 
@@ -39,9 +41,7 @@ class DeviceSocket:
             self._listener.bind(device.socket_path)
             self._listener.listen(8)
             self._listener.settimeout(TICK)
-            self._thread = threading.Thread(
-                target=self._serve, name=f"forkless-device-socket-{device.name}", daemon=True
-            )
+            self._thread = OwnThread(target=self._serve, name=f"forkless-device-socket-{device.name}", daemon=True)
             self._thread.start()
         except BaseException:
             self._listener.close()

@@ -22,7 +22,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
-from forkless.core.thread_stack import start_with_deep_stack
+from forkless.core.thread_stack import OwnThread, start_with_deep_stack
 from forkless.engines.threads.network import channels, grpc_channel
 from forkless.engines.threads.network.ansible_objects import module
 from forkless.engines.threads.network.device_socket import DeviceSocket
@@ -110,7 +110,7 @@ class DeviceWorker(Worker):
     def start(self) -> None:
         self._started = True
         self.since = time.monotonic()
-        thread = threading.Thread(target=self._serve, name=f"forkless-device-{self.name}", daemon=True)
+        thread = OwnThread(target=self._serve, name=f"forkless-device-{self.name}", daemon=True)
         try:
             start_with_deep_stack(thread)
         except BaseException:  # there is no thread that could answer

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from forkless.core import thread_exception
 from forkless.core.process_tree import ProcessGroup, ProcessTree, children_of_thread, start_time, wait_for_end
+from forkless.core.thread_stack import OwnThread
 from forkless.engines.threads.workers.unblock import unblock
 
 if TYPE_CHECKING:
@@ -392,7 +393,7 @@ def _in_thread(work: Callable[[], None], name: str) -> None:
             ended.set()
 
     try:
-        threading.Thread(target=see_to_it, name=name, daemon=True).start()
+        OwnThread(target=see_to_it, name=name, daemon=True).start()
     except RuntimeError:
         see_to_it()
 

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from forkless.core.thread_stack import start_with_deep_stack
+from forkless.core.thread_stack import OwnThread, start_with_deep_stack
 from forkless.engines.threads.workers import thread_locals
 from forkless.modules import has_own_folder
 
@@ -183,7 +183,7 @@ class WorkerThreads:
         with self._lock:
             number = self._free.pop() if self._free else next(self._numbers)
             # A daemon thread: a worker that cannot be stopped must not keep the interpreter from exiting.
-            member.thread = threading.Thread(
+            member.thread = OwnThread(
                 target=self._serve, args=(member, number), name=f"{self._name}-{number}", daemon=True
             )
             self._members[number] = member.thread

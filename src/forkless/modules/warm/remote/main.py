@@ -470,6 +470,8 @@ class RemoteServer:
 
 
 def main(ask_groups: bool) -> None:
+    signal.alarm(0)  # the command line's, for a program that does not come
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     inp, out = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
