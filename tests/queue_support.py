@@ -104,9 +104,22 @@ class Workers:
     def __init__(self, url, folder):
         self._url, self._folder = url, folder
         self.started = []
+        self._supervisors = []
+
+    def start_supervised(self, *arguments):
+        """`forkless worker`: a process that ends itself is replaced. Its number for `log()`."""
+        number = len(self.started) + len(self._supervisors)
+        env = dict(os.environ) | {
+            "FORKLESS_DATABASE": self._url,
+            "FORKLESS_WORKER_KEY": str(self._folder / "worker.key"),
+        }
+        with open(self._folder / f"worker{number}.log", "wb") as log:
+            command = [sys.executable, "-m", "forkless", "worker", "--work-dir", str(self._folder / "work"), *arguments]
+            self._supervisors.append(subprocess.Popen(command, stdout=log, stderr=log, env=env))
+        return number
 
     def start(self, **options):
-        number = len(self.started)
+        number = len(self.started) + len(self._supervisors)
         told = WorkerOptions(
             folder=str(self._folder / f"work{number}"), key_path=str(self._folder / "worker.key"), **options
         )
@@ -133,6 +146,12 @@ class Workers:
         return (self._folder / f"worker{number}.log").read_text()
 
     def close(self):
+        for supervisor in self._supervisors:
+            # The third signal kills the worker processes; equal signals that wait become one, so they are sent until it has ended.
+            while supervisor.poll() is None:
+                supervisor.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    supervisor.wait(0.5)
         for process in self.started:
             if process.poll() is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -301,24 +301,49 @@ def test_an_idle_worker_takes_runs_again_after_an_outage(server, url, database, 
     assert database.wait_for(launch(url, project), *ENDED) == "successful"
 
 
+STUBBORN = """\
+import os
+from ansible.plugins.lookup import LookupBase
+
+class LookupModule(LookupBase):
+    def run(self, terms, variables=None, **options):
+        os.close(os.open(terms[0], os.O_RDONLY))  # until somebody opens the other end: no interrupt reaches a thread in here
+        return []
+"""
+
+
 @in_make_faults
+@pytest.mark.parametrize("stops", [True, False])
 def test_an_outage_longer_than_the_lease_stops_the_run_before_anybody_begins_it_again(
-    server, url, database, workers, project, tmp_path
+    server, url, database, workers, project, tmp_path, stops
 ):
+    """If a thread of the run does not stop, or not in time on a busy machine, its process ends itself and is replaced."""
     acts, gate = tmp_path / "acts", tmp_path / "gate"
-    playbook(project, tasks=acting(acts, gate, times=3))
+    (project / "lookup_plugins").mkdir()
+    (project / "lookup_plugins/stubborn.py").write_text(STUBBORN)
+    os.mkfifo(f"{gate}.pipe")
+    tasks = acting(acts, gate, times=3)
+    if not stops:
+        tasks[-2] = f"- debug: msg={{{{ lookup('stubborn', '{gate}.pipe') }}}}"
+    playbook(project, tasks=tasks)
     number = launch(url, project, retries=1)
-    workers.start(lost_after=4)
+    log = workers.start_supervised("--lost-after", "4")
     wait_until(lambda: len(lines(acts)) == 3, "the first acts")
     away = Away(server, url)
     away.begin()
     try:
-        wait_until(lambda: "no renewal was confirmed in time" in workers.log(0), "the end of the lease")
+        wait_until(lambda: "no renewal was confirmed in time" in workers.log(log), "the end of the lease")
+        if not stops:
+            wait_until(lambda: "a worker process ended with 75; another" in workers.log(log), "the end of the process")
     finally:
         away.end()
     wait_until(lambda: database.one("SELECT attempt FROM forkless.run WHERE id = %s", number) == 2, "a second attempt")
     gate.touch()
-    assert database.wait_for(number, *ENDED) == "successful"
+    pipe = os.open(f"{gate}.pipe", os.O_RDWR)  # whoever reads goes on
+    try:
+        assert database.wait_for(number, *ENDED) == "successful"
+    finally:
+        os.close(pipe)
     assert attempts(acts) == [["0", "1", "2"], ["0", "1", "2", "last"]]
     check_stream(database, number)
 

@@ -20,8 +20,10 @@ import pytest
 
 import forkless
 import forkless.queue
+from forkless.queue import attempt as attempts
 from forkless.queue import database as database_module
 from forkless.queue import event_batches, schema, webhooks
+from forkless.queue import lease as leases
 from forkless.queue.attempt import Attempt, AttemptPlace
 from forkless.queue.database import connect_async, conninfo
 from forkless.queue.errors import DatabaseError
@@ -216,20 +218,58 @@ class LookupModule(LookupBase):
 
 
 @in_make_faults
-def test_a_worker_process_ends_if_a_canceled_run_leaves_a_thread_behind(url, database, workers, project, tmp_path):
+def test_a_worker_process_is_replaced_if_a_canceled_run_leaves_a_thread_behind(
+    url, database, workers, project, tmp_path
+):
     (project / "lookup_plugins").mkdir()
     (project / "lookup_plugins/stubborn.py").write_text(STUBBORN)
     began = tmp_path / "began"
     os.mkfifo(f"{began}.pipe")
     playbook(project, tasks=[f"- debug: msg={{{{ lookup('stubborn', '{began}') }}}}"])
-    number, behind = launch(url, project), launch(url, project)
-    worker = workers.start()
+    playbook(project, "next.yml", tasks=["- debug:"])
+    number, behind = launch(url, project), launch(url, project, "next.yml")
+    log = workers.start_supervised()
     wait_until(began.exists, "the task that does not end")
-    database.one("SELECT forkless.cancel(%s, 'me')", behind)
     database.one("SELECT forkless.cancel(%s, 'me')", number)
     assert database.wait_for(number, "canceled", "failed", "lost") == "canceled"
     assert "has not ended" in database.one("SELECT sentence FROM forkless.run WHERE id = %s", number)
-    assert worker.wait(timeout=240) == 75
+    assert database.wait_for(behind, "successful", "failed", "lost") == "successful"
+    assert "a worker process ended with 75; another takes its place" in workers.log(log)
+    assert len(database.all("SELECT DISTINCT worker_id FROM forkless.run")) == 2
+
+
+def test_a_run_whose_lease_has_ended_has_a_part_of_the_margin_to_stop(tmp_path, monkeypatch):
+    """An urgent request leaves threads behind that need a moment to end, so it does not follow the first one at once."""
+    row = {"id": 1, "attempt": 1, "lost_after": 8}
+    attempt = Attempt(AttemptPlace("postgresql:///nowhere", str(tmp_path), ""), row, 0.0)
+    seen = []
+
+    class Stops:
+        asked = 0
+
+        def cancel(self):
+            self.asked += 1
+
+    class Over:
+        """In place of the event: each wait is a look at the lease, at the next of these times. The lease ends at 6, its margin is 2."""
+
+        times = iter([5.9, 6.0, 6.7, 6.9, 7.3])
+
+        def wait(self, _seconds):
+            seen.append((run.asked, now[0]))
+            now[0] = next(self.times, None)
+            return now[0] is None
+
+    now = [0.0]
+    attempt._run = run = Stops()
+    attempt._over = Over()
+    for module in (attempts, leases):
+        monkeypatch.setattr(module, "clock", lambda: now[0])
+    monkeypatch.setattr(attempts, "end_process", lambda: seen.append("ended"))
+    attempt._watch()
+    assert seen == [(0, 0.0), (0, 5.9), (1, 6.0), (1, 6.7), (2, 6.9), "ended", (2, 7.3)]
+    os.close(attempt._wake_in)
+    os.close(attempt._wake_out)
 
 
 def test_a_run_is_asked_to_stop_once_and_again_only_if_it_is_urgent(tmp_path):

@@ -53,6 +53,9 @@ _ARCHIVE = 300.0
 _LEAST_BYTES = 32 << 10
 # Seconds between the request to stop a run and the urgent one.
 _GRACE = 5.0
+# The parts of the lease's margin after which the stop of a run whose lease has ended is urgent, and this process ends itself.
+_URGENT_AT = 0.4
+_END_AT = 0.6
 _REST = 0.05
 # The exit status of a worker process that ended itself because its run could not be stopped in time (EX_TEMPFAIL).
 GAVE_UP = 75
@@ -271,10 +274,13 @@ class Attempt:
             if asked is None:
                 asked = now
                 self._stop_run()
-            if not urgent and (self._lost or self._refused or now - asked > _GRACE):
+            # The margin of the lease is there for the run to stop. An urgent request leaves threads behind that only need a moment
+            # to end, and then this process ends itself.
+            late = now - self.lease.until if self.lease.expired() else 0.0
+            if not urgent and (self._refused or now - asked > _GRACE or late > self.lease.margin * _URGENT_AT):
                 urgent = True
                 self._stop_run(urgent=True)
-            if self.lease.expired() and clock() > self.lease.until + self.lease.margin * 0.6:
+            if late > self.lease.margin * _END_AT:
                 log.error("run %d did not stop in time; this worker process ends itself", self.run_id)
                 end_process()
 
