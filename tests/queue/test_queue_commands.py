@@ -74,6 +74,18 @@ def test_launch_follow_list_show_and_relaunch(forkless, worker, project, databas
     assert "no host of run" in failed.stderr
 
 
+def test_a_relaunch_of_what_failed_is_shown_with_its_hosts(forkless, worker, project, database):
+    (project / "hosts.ini").write_text("".join(f"h{n} ansible_connection=local\n" for n in range(6)))
+    playbook(project, tasks=["- fail:\n  when: inventory_hostname != 'h0'"])
+    assert forkless("launch", "site.yml", "-i", "hosts.ini", "--follow").returncode == 2
+    number = forkless("runs", "relaunch", "1", "--failed").stdout.strip()
+    database.wait_for(int(number), "failed")
+    shown = forkless("runs", "show", number).stdout
+    assert "limit:     h1,h2,h3 and 2 more\nagain:     after run 1\n" in shown
+    listed = forkless("runs", "list").stdout.splitlines()
+    assert [("h1,h2,h3 and 2 more" in line, line.split()[0]) for line in listed[1:]] == [(True, number), (False, "1")]
+
+
 def test_a_failing_play_gives_its_exit_code_and_sentence(forkless, worker, project, database):
     playbook(project, tasks=["- fail: msg=no"])
     done = forkless("launch", "site.yml", "-i", "hosts.ini", "--follow")

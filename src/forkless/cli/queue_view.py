@@ -60,6 +60,14 @@ def _state(record: RunRecord) -> str:
     return record.status + (f" ({', '.join(more)})" if more else "")
 
 
+def _limit(record: RunRecord) -> str:
+    """The hosts to which the run is limited: by `--limit`, or as a slice or a relaunch of what failed, which have a list of names."""
+    names = record.hosts or []
+    if not names:
+        return str(record.spec.get("limit") or "")
+    return ",".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def print_runs(records: list[RunRecord], form: str) -> None:
     if form == "json":
         json.dump([as_json(record) for record in records], sys.stdout, indent=2)
@@ -71,7 +79,7 @@ def print_runs(records: list[RunRecord], form: str) -> None:
     rows = [
         [
             str(record.id), _state(record), record.title,
-            str(record.spec.get("limit") or ""), record.created_by, ago(record.created), _took(record), record.worker_name or "",
+            _limit(record), record.created_by, ago(record.created), _took(record), record.worker_name or "",
         ]
         for record in records
     ]  # fmt: skip
@@ -93,7 +101,7 @@ async def show(queue: Queue, number: int, form: str) -> int:
     facts = {
         "run": str(record.id), "state": record.status + (f" (exit code {record.rc})" if record.rc is not None else ""),
         "playbook": record.title, "inventory": ", ".join(map(str, record.spec.get("inventory", []))),
-        "limit": str(record.spec.get("limit") or ""), "project": " ".join(str(record.project[key]) for key in ("kind", "name", "commit") if record.project.get(key)),
+        "limit": _limit(record), "again": f"after run {record.relaunch_of}" if record.relaunch_of else "", "project": " ".join(str(record.project[key]) for key in ("kind", "name", "commit") if record.project.get(key)),
         "launched": f"{record.created:%Y-%m-%d %H:%M:%S %Z} by {record.created_by}", "took": _took(record),
         "worker": record.worker_name or "", "attempt": str(record.attempt) if record.attempt else "",
         "lock": record.lock or "", "labels": ", ".join(record.labels), "waits": (await queue.waits_for(number) or "for a free worker") if record.status == "waiting" else "",
