@@ -213,7 +213,6 @@ def printed(done, name):
     """What a command printed, without what is different for any two devices, or in any two runs."""
     text = done.stdout + done.stderr
     for found, put in (
-        (name, "DEVICE"),
         (r"executable location = .*", "executable location"),
         (r"(stuck_after|modules|format): .*\n", ""),
         (r"[^ ]*/pc/[0-9a-f]+", "SOCKET"),
@@ -233,6 +232,7 @@ def printed(done, name):
             r"\1",
         ),
         (r"auth_timeout|ESTABLISH LOCAL CONNECTION FOR USER: .*", ""),
+        (name, "DEVICE"),  # last: a hexadecimal number may contain the name
     ):
         text = re.sub(found, put, text)
     return text
