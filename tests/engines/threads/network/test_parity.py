@@ -318,8 +318,6 @@ def test_stock_and_forkless_print_the_same_over_other_connections(tmp_path, spec
 @pytest.mark.parametrize("ssh_type", ["paramiko", "libssh"])
 @pytest.mark.parametrize("options", [(), ("-vvvv",), ("--check", "--diff")])
 def test_stock_and_forkless_print_the_same_at_length(pair, ssh_type, options):
-    if ssh_type == "paramiko" and seams.minor(seams.version()) not in seams.KNOWN[:3]:
-        pytest.skip("this netcommon needs ansible-core's paramiko plugin, which was removed in 2.21")
     text = compare(*pair, PLAY + MORE, options, ansible_network_cli_ssh_type=ssh_type)
     if "--check" not in options:  # there ios_command sends nothing but commands that show something
         assert "command timeout triggered, timeout value is 2 secs" in text
