@@ -15,6 +15,7 @@ command `drop` ends the session, `reboot` does so and stops the device for good.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -243,8 +244,9 @@ async def fail(device, reader, writer):
     """A TCP connection that ends, or stays, before a word is said."""
     device.tell("connected")
     if device.accept == "silent":
-        while await reader.read(4096):
-            pass
+        with contextlib.suppress(ConnectionResetError):  # the other end may close with RST
+            while await reader.read(4096):
+                pass
     elif device.accept == "reset":
         # Closing a socket that lingers for 0 s sends RST instead of FIN.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

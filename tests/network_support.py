@@ -34,10 +34,10 @@ ENVIRONMENT = {
 }
 
 
-def wait_for(condition, seconds=SOON):
+def wait_for(condition, seconds=SOON, said=lambda: "it did not happen"):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, said()
         time.sleep(0.02)
 
 

@@ -81,6 +81,7 @@ def test_on_a_phone_a_run_is_previewed_started_and_cancelled_and_another_reader_
     for reader in (tab, other):
         reader.locator("#state", has_text="canceled").wait_for()
     # The connection has ended with the run, and the line that says so is gone without moving what is below.
+    tab.locator("#connection.ended").wait_for(state="attached")
     assert tab.locator("#connection").inner_text() == ""
     assert tab.get_by_role("heading", level=1).bounding_box()["y"] == place["y"]
     launched = page.program().get(f"/api/runs/{tab.url.rsplit('/', 1)[1]}").json()["created"]

@@ -139,9 +139,8 @@ class WarmInterpreter:
             return
         if kind in (b"S", b"F"):
             self.serving, self.cannot_serve = kind == b"S", kind == b"F"
-            if (
-                self.cannot_serve
-            ):  # its program is read by nobody, or by a wrapper that keeps it: the writer is released
+            if self.cannot_serve:
+                # Its program is read by nobody, or by a wrapper that keeps it: the writer is released.
                 self.gone()
                 if self._channel is not None:
                     self._channel.end_now()

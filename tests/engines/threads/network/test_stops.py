@@ -94,6 +94,15 @@ def blocked(devices, names, before):
     return all(devices.count(name, "connected") > before[name] for name in names)
 
 
+def wait_until_closed(devices, names):
+    """Wait until the devices have seen the end of each connection; a failure names those that have not."""
+
+    def still_open():
+        return [name for name in names if devices.count(name, "closed") != devices.count(name, "connected")]
+
+    wait_for(lambda: not still_open(), said=lambda: f"still connected: {still_open()}")
+
+
 # libssh holds the interpreter's lock while it connects: nothing of this process can end that wait but its own time-out.
 WAITING = [f"silent_{kind}" for kind in KINDS if kind != "libssh"]
 
@@ -105,7 +114,7 @@ def test_cancelling_ends_a_connection_that_is_not_answered(project, devices):
     wait_for(lambda: blocked(devices, WAITING, before))
     run.cancel()
     assert run.wait(SOON).status == forkless.Status.CANCELED
-    wait_for(lambda: all(devices.count(name, "closed") == devices.count(name, "connected") for name in WAITING))
+    wait_until_closed(devices, WAITING)
 
 
 def test_the_time_limit_of_a_task_ends_a_connection_that_is_not_answered(project, devices):
@@ -117,7 +126,7 @@ def test_the_time_limit_of_a_task_ends_a_connection_that_is_not_answered(project
     assert set(found) == set(WAITING), result.stdout
     said = "expected time frame (3)" if seams.minor(seams.version()) == "2.18" else "Timed out after 3 second(s)"
     assert all(said in one for one in found.values()), result.stdout
-    wait_for(lambda: all(devices.count(name, "closed") == devices.count(name, "connected") for name in WAITING))
+    wait_until_closed(devices, WAITING)
 
 
 @pytest.mark.spawns
@@ -139,7 +148,7 @@ def test_ctrl_c_ends_a_connection_that_is_not_answered(project, devices):
         started.wait()
     assert started.returncode == 99, output
     assert "User interrupted execution" in output
-    wait_for(lambda: all(devices.count(name, "closed") == devices.count(name, "connected") for name in WAITING))
+    wait_until_closed(devices, WAITING)
 
 
 @pytest.mark.parametrize("fate", FATES)
