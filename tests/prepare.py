@@ -32,11 +32,18 @@ PROGRAMS = {
     "setpriv": "util-linux",
     "useradd": "passwd",
     "setsid": "util-linux",
-    "chromium": "chromium",
     "zsh": "zsh",
     "fish": "fish",
     "curl": "curl",
 }
+# The same browser, first without what only a screen needs: it takes two thirds of the CPU time. Not every system has a package of that.
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser")
+NO_BROWSER = "missing: chromium (apt-get install chromium-headless-shell)"
+
+
+def browser() -> str | None:
+    """The browser of the tests that look at pages."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 def missing() -> dict[str, str]:
@@ -99,6 +106,12 @@ def prepare() -> int:
         install(sorted(set(wanted.values())))
     for program, package in missing().items():
         print(f"missing: {program} (apt-get install {package}); the tests that need it are skipped with this reason")
+    for package in BROWSERS[:2]:
+        if browser() is None:
+            print(f"installing {package} ...", flush=True)
+            install([package])
+    if browser() is None:
+        print(f"{NO_BROWSER}; the tests that need it are skipped with this reason")
     fetch_axe(pathlib.Path(__file__).resolve().parent.parent / ".cache")
     print("setting up the servers that the tests talk to ...", flush=True)
     prepare_jobs.prepare()

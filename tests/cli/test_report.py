@@ -6,21 +6,21 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 
 import pytest
 
+import prepare
 from forkless.cli.view import report
 from forkless.cli.view.run_view import ReportFile
 from forkless.cli.view.timeline import Timeline
 from forkless.core.errors import SpecError
 from run_events import a_run
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="missing: chromium (apt-get install chromium)")
+CHROMIUM = prepare.browser()
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason=prepare.NO_BROWSER)
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--disable-dev-shm-usage",

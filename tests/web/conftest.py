@@ -9,7 +9,6 @@ import importlib.util
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import httpx
 import psycopg
 import pytest
 
+import prepare
 from forkless.web.accounts import Accounts
 from queue_support import PATIENCE, Database, wait_until
 
@@ -296,7 +296,4 @@ def browser(chromium):
 
 @pytest.fixture(scope="session")
 def chromium():
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("missing: chromium (apt-get install chromium)")
-    return found
+    return prepare.browser() or pytest.skip(prepare.NO_BROWSER)
