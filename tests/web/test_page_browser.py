@@ -306,18 +306,17 @@ def test_a_long_run_on_a_slow_line_is_whole_and_only_what_is_seen_is_drawn(tab, 
     tab.locator("#found-count", has_text="120 lines").wait_for()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_and_every_page_fits_a_phone(browser, page, team, page_database, scheme):
+def test_axe_finds_nothing_and_every_page_fits_a_phone(browser, page, team, page_database):
     if not AXE.exists():
         pytest.skip("missing: axe-core (tests/prepare.py fetches it with npm)")
     numbers = page_database.all("SELECT id FROM forkless.run WHERE status = 'failed' ORDER BY id LIMIT 1")
     # The policy of the pages would not let axe in; it changes nothing that axe looks at.
-    context = browser.new_context(viewport={"width": 375, "height": 800}, color_scheme=scheme, bypass_csp=True)
+    context = browser.new_context(viewport={"width": 375, "height": 800}, bypass_csp=True)
     try:
         opened = context.new_page()
         opened.set_default_timeout(PATIENCE * 1000)
         opened.goto(team.address + "/")
-        found = look(opened, "/login", scheme)
+        found = look(opened, "/login")
         opened.get_by_label("Name").fill("ada")
         opened.get_by_label("Password").fill(PASSWORD)
         opened.get_by_role("button", name="Log in").click()
@@ -339,14 +338,14 @@ def test_axe_finds_nothing_and_every_page_fits_a_phone(browser, page, team, page
             *runs,
         ):
             opened.goto(team.address + path)
-            found += look(opened, path, scheme)
-        found += look_at_a_run_under_way(opened, page, team, scheme)
+            found += look(opened, path)
+        found += look_at_a_run_under_way(opened, page, team)
         assert found == []
     finally:
         context.close()
 
 
-def look_at_a_run_under_way(opened, page, team, scheme):
+def look_at_a_run_under_way(opened, page, team):
     """With what it prints, and with the notice that is above every page when a disk is full."""
     with page.keeping() as client:
         wanted = {"playbook": "long.yml", "inventory": "hosts.ini", "limit": "web1"}
@@ -357,30 +356,33 @@ def look_at_a_run_under_way(opened, page, team, scheme):
             opened.evaluate(
                 "() => { const notice = document.getElementById('trouble'); notice.hidden = false; notice.textContent = 'the disk is full'; }"
             )
-            return look(opened, "a run under way", scheme)
+            return look(opened, "a run under way")
         finally:
             client.post(f"/api/runs/{number}/cancel")
 
 
-def look(opened, path, scheme):
+ABOUT_COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
+
+
+def look(opened, path):
     """What is wrong with a page: by all rules in the light, and in the dark by those about colours, which the others do not depend on."""
     opened.add_script_tag(content=AXE.read_text())  # read here: Playwright would leave a thread behind
-    broken = opened.evaluate(
-        "async (rules) => (await axe.run(rules)).violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).slice(0, 2).join(' ')}`)",
-        {"resultTypes": ["violations"]}
-        | (
-            {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
-            if scheme == "dark"
-            else {}
-        ),
-    )
-    wide = opened.evaluate("document.documentElement.scrollWidth")
-    return [f"{path}: {one}" for one in broken] + ([f"{path} is {wide} wide"] if wide > 375 else [])
+    found = []
+    for scheme, rules in (("dark", ABOUT_COLOURS), ("light", {})):
+        opened.emulate_media(color_scheme=scheme)
+        broken = opened.evaluate(
+            "async (rules) => (await axe.run(rules)).violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).slice(0, 2).join(' ')}`)",
+            {"resultTypes": ["violations"]} | rules,
+        )
+        found += [f"{path}, {scheme}: {one}" for one in broken]
+        wide = opened.evaluate("document.documentElement.scrollWidth")
+        found += [f"{path}, {scheme}, is {wide} wide"] if wide > 375 else []
+    return found
 
 
-def look_at_a_followed_job(browser, page, scheme):
+def look_at_a_followed_job(browser, page):
     """As another reader sees it, who does not follow it."""
-    context = browser.new_context(viewport={"width": 375, "height": 800}, color_scheme=scheme, bypass_csp=True)
+    context = browser.new_context(viewport={"width": 375, "height": 800}, bypass_csp=True)
     try:
         opened = context.new_page()
         opened.set_default_timeout(PATIENCE * 1000)
@@ -388,7 +390,7 @@ def look_at_a_followed_job(browser, page, scheme):
         opened.goto(f"{page.address}/host?name=web3")
         opened.locator("#jobs summary").click()
         opened.locator("#jobs pre", has_text="begun").wait_for()
-        return look(opened, "a followed job", scheme)
+        return look(opened, "a followed job")
     finally:
         context.close()
 
@@ -415,10 +417,7 @@ def test_a_job_that_outlives_its_run_is_seen_asked_and_ended_on_its_host(tab, br
         assert (asking["asking_for"], f"run {asking['asking']}") == ("output", follows)
         assert "and-more" not in shown.locator("pre").inner_text()
         if AXE.exists():  # the test above is skipped without it, and says so
-            assert [
-                *look_at_a_followed_job(browser, page, "light"),
-                *look_at_a_followed_job(browser, page, "dark"),
-            ] == []
+            assert look_at_a_followed_job(browser, page) == []
         (project.parent / "durable.gate").write_text("go on")
         shown.locator("pre", has_text="and-more").wait_for()
         tab.get_by_role("button", name="Stop following: rebuild").click()
