@@ -33,9 +33,10 @@ def prepare() -> None:
     wanted = "\n".join([sys.version, *SERVERS])
     if not (ready.exists() and ready.read_text() == wanted):
         CACHE.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(CACHE / "venv")], check=True)
-        python = str(CACHE / "venv" / "bin" / "python")
         uv = pathlib.Path(sys.executable).with_name("uv")
+        venv = ["venv", "--clear", *(["--without-pip"] if uv.exists() else []), str(CACHE / "venv")]
+        subprocess.run([sys.executable, "-m", *venv], check=True)
+        python = str(CACHE / "venv" / "bin" / "python")
         install = [str(uv), "pip", "install", "--python", python] if uv.exists() else [python, "-m", "pip", "install"]
         subprocess.run([*install, "--quiet", *SERVERS], check=True)
         DATABASE.unlink(missing_ok=True)

@@ -98,11 +98,14 @@ def test_it_works_in_an_empty_environment(kind, built, tmp_path):
     venv = tmp_path / "venv"
     uv = program("uv")
     if kind == "wheel":
-        call(sys.executable, "-m", "venv", str(venv), cwd=tmp_path, env=env)
+        # The pip of this environment installs into the other: a pip of its own would cost as much as all the rest.
+        call(sys.executable, "-m", "venv", "--without-pip", str(venv), cwd=tmp_path, env=env)
         call(
-            f"{venv}/bin/python",
+            sys.executable,
             "-m",
             "pip",
+            "--python",
+            f"{venv}/bin/python",
             "install",
             "--quiet",
             "--disable-pip-version-check",
