@@ -290,12 +290,12 @@ def test_a_real_play_killed_in_its_middle_leaves_no_worker(book, tmp_path):
     assert gone(int(pids.read_text()))
 
 
-def test_a_hundred_megabytes_pass_through_without_staying(instead):
+def test_twenty_megabytes_pass_through_without_staying(instead):
     engine = instead(
         """
         import sys
         line = "x" * 999 + "\\n"
-        for _ in range(1000):
+        for _ in range(200):
             sys.stdout.write(line * 100)
         print("END")
         """
@@ -303,10 +303,10 @@ def test_a_hundred_megabytes_pass_through_without_staying(instead):
     run = forkless.start("x.yml", engine=engine)
     result = run.wait(240)
     assert result.ok
-    assert len(run._text) == 100_000_004
+    assert len(run._text) == 20_000_004
     assert run._text.read(len(run._text) - 4) == b"END\n"
     assert len(run._text._recent) < 8 << 20
-    assert len(result.events) == 100_001
+    assert len(result.events) == 20_001
 
 
 def test_bytes_that_are_no_utf8_are_replaced_to_the_last(instead):

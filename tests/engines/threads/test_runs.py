@@ -328,7 +328,7 @@ def bytes_in_use() -> int:
     return int(told.uordblks + told.hblkhd)
 
 
-def test_two_hundred_runs_leave_nothing_behind(project):
+def test_a_hundred_runs_leave_nothing_behind(project):
     def kept():
         gc.collect()
         return sys.getallocatedblocks(), bytes_in_use()
@@ -341,7 +341,7 @@ def test_two_hundred_runs_leave_nothing_behind(project):
         assert forkless.run(engine="threads", **spec).rc == 0
     before, parts, then = descriptors_and_threads(), [], kept()
     for _ in range(3):
-        for _ in range(60):
+        for _ in range(30):
             assert forkless.run(engine="threads", **spec).rc == 0
         now = kept()
         parts.append([more - less for more, less in zip(now, then, strict=True)])
@@ -349,8 +349,8 @@ def test_two_hundred_runs_leave_nothing_behind(project):
     assert descriptors_and_threads() == before
     blocks, in_use = (min(part) for part in zip(*parts, strict=True))
     # What each run leaves is in every part. A table of the interpreter that is enlarged once, by a megabyte and more, is in one of them.
-    assert blocks < 60 * 20, f"Python objects and bytes more after each 60 runs: {parts}"
-    assert in_use < 60 * 10_000, f"Python objects and bytes more after each 60 runs: {parts}"
+    assert blocks < 30 * 20, f"Python objects and bytes more after each 30 runs: {parts}"
+    assert in_use < 30 * 10_000, f"Python objects and bytes more after each 30 runs: {parts}"
 
 
 def test_a_run_that_never_came_to_a_recap_says_why_in_a_sentence(project):
