@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from forkless.cli import main
+from forkless.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

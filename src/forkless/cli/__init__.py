@@ -9,7 +9,7 @@ import importlib.metadata
 import os
 import platform
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from forkless.cli import terminal_text
 from forkless.core.errors import ForklessError
@@ -17,7 +17,7 @@ from forkless.core.errors import ForklessError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["COMMANDS", "guarded", "main"]
+__all__ = ["COMMANDS", "command", "guarded", "main"]
 
 COMMANDS = {
     "playbook": "run a playbook, with ansible-playbook's own arguments",
@@ -95,6 +95,16 @@ def _nearest(word: str) -> str:
 def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     return guarded(lambda: _main(words))
+
+
+def command() -> NoReturn:
+    """The process of `forkless`: executes the command in sys.argv, and ends with its exit code."""
+    code = main()
+    if sys.argv[1:2] in (["playbook"], ["adhoc"]):
+        from forkless.cli.quick_exit import end_process
+
+        end_process(code)
+    sys.exit(code)
 
 
 def guarded(command: Callable[[], int]) -> int:

@@ -29,6 +29,7 @@ NAMES = (
     "plain-inventory",
     "plain-routing",
     "gc-tuning",
+    "quick-exit",
     "warm-modules",
     "remote-files",
     "import-cache",
