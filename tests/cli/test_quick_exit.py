@@ -56,7 +56,9 @@ def test_exit_functions_of_python_and_of_c_are_called_after_the_last_thread():
 @pytest.mark.parametrize(
     "code",
     [
-        "class Last:\n    def __del__(self): os.write(1, b'last ')\nlast = Last()",
+        # A class of a file, as those of plugins are.
+        ("import types, warnings\nexec(compile('class Last:\\n    def __del__(self): os.write(1, b\"last \")', 'x', 'exec'), "
+        "{'os': os, '__name__': 'warnings'}, globals())\nlast = Last()"),
         "def some():\n    try: yield\n    finally: os.write(1, b'last ')\nlast = some(); next(last)",
         ("import gzip, io\nclass Shown(io.BytesIO):\n    def close(self): super().close() if self.closed else (os.write(1, b'last '), super().close())\n"
         "last = gzip.GzipFile(fileobj=Shown(), mode='w'); last.myfileobj = last.fileobj"),
