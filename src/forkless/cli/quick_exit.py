@@ -20,7 +20,7 @@ import operator
 import sys
 import threading
 import types
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from forkless.core import switches
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["end_process"]
+
+T = TypeVar("T")
 
 # Packages with classes in C whose objects do nothing when they are destroyed, besides freeing memory and closing descriptors.
 _PLAIN = ("_cffi_backend", "_cython_", "_yaml", "bcrypt", "cryptography", "jinja2", "markupsafe", "yaml")
@@ -102,5 +104,5 @@ def _any_suspended(found: list[object], kinds: set[type]) -> bool:
     )
 
 
-def _of(found: list[object], kind: type) -> Iterable[Any]:
-    return itertools.compress(found, map(functools.partial(operator.is_, kind), map(type, found)))
+def _of(found: list[object], kind: type[T]) -> Iterable[T]:
+    return cast("Iterable[T]", itertools.compress(found, map(functools.partial(operator.is_, kind), map(type, found))))
