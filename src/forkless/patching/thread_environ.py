@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from forkless.core.own_thread_locals import OwnThreadLocal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, MutableMapping
+    from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 
-__all__ = ["Provider", "own_variables", "provided", "variables_of_this_thread"]
+__all__ = ["Provider", "is_any_set", "own_variables", "provided", "variables_of_this_thread"]
 
 
 class Provider(Protocol):
@@ -53,6 +53,14 @@ def own_variables() -> Mapping[str, str] | None:
         if found is not None:
             return found
     return None
+
+
+def is_any_set(names: Iterable[str]) -> bool:
+    """Whether one of these variables is in the calling thread's environment."""
+    own = own_variables()  # once, not for each name
+    if own is None and isinstance(os.environ, _Real):
+        return any(os.environ.encodekey(name) in os.environ._data for name in names)
+    return any(name in (os.environ if own is None else own) for name in names)
 
 
 def _to_change() -> MutableMapping[str, str] | None:

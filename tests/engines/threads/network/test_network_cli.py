@@ -7,6 +7,7 @@ From 2.19 on no test here has the mark `spawns`: the fork guard sees that a run 
 
 from __future__ import annotations
 
+import json
 import pathlib
 import threading
 import time
@@ -183,6 +184,34 @@ def test_an_idle_connection_is_closed_and_opened_again(project, devices):
     result = run.wait()
     assert said(result) == {"idle": "Hostname: idle"}, result.stdout
     assert devices.count("idle", "login") == before[0] + 2
+
+
+def test_a_task_waits_once_to_tell_an_open_connection_its_options(project, monkeypatch):
+    """The options, the play context and the prompt of a task, and the messages of the plugin, are four requests; the thread is asked once."""
+    asked, requests = [], []
+    ask, handle = device_worker.DeviceWorker.ask, device_worker.DeviceWorker.handle
+
+    def count_asked(device, *args):
+        asked.append(device.name)
+        return ask(device, *args)
+
+    def count_requests(device, data):
+        requests.append(json.loads(data)["method"])
+        return handle(device, data)
+
+    monkeypatch.setattr(device_worker.DeviceWorker, "ask", count_asked)
+    monkeypatch.setattr(device_worker.DeviceWorker, "handle", count_requests)
+    counts = []
+    for tasks in (2, 5):
+        asked.clear()
+        requests.clear()
+        result = project.run(IOS * tasks, hosts="r1")
+        assert result.rc == 0, result.stdout
+        counts.append((len(asked), len(requests)))
+        for method in ("set_options", "update_play_context", "set_check_prompt"):
+            assert requests.count(method) == tasks - 1
+    (asked_by_two, requests_of_two), (asked_by_five, requests_of_five) = counts
+    assert requests_of_five - requests_of_two - (asked_by_five - asked_by_two) == 3 * 3
 
 
 def test_two_runs_use_their_own_password_for_one_device(project, devices):

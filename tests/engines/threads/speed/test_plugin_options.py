@@ -146,6 +146,48 @@ def test_an_option_that_is_defined_anew_has_its_new_default(manager_type, monkey
     assert ours(manager.real, "option", **asked)[0] == "new"
 
 
+@pytest.fixture
+def one_option(manager_type, monkeypatch):
+    """Asks for an option that variable `n0` and the command line set, and how often ansible-core's own code was asked; the run's state."""
+    definition = {"type": "str", "vars": [{"name": "n0"}], "cli": [{"name": "n1"}]}
+    manager = Manager(manager_type, {"option": definition})
+    ours = plugin_options.value_and_origin(manager.counted(manager_type.get_config_value_and_origin), "")
+    run = types.SimpleNamespace(off=frozenset(), state={})
+    monkeypatch.setattr(context, "current", lambda: run)
+
+    def ask(**places):
+        value, _ = ours(manager.real, "option", plugin_type="connection", plugin_name="made_up", **places)
+        return value, manager.asked
+
+    return ask, run.state
+
+
+def test_what_a_variable_or_the_caller_sets_is_converted_once(one_option):
+    ask, _ = one_option
+    assert [ask(variables={"n0": text}) for text in ("a", "b", "a", "b")] == [("a", 1), ("b", 2), ("a", 2), ("b", 2)]
+    assert [ask(direct={"option": 5}) for _ in range(2)] == [("5", 3)] * 2
+    assert [ask(keys={"option": text}) for text in ("a", "a")] == [("a", 4)] * 2
+    assert ask(direct={"option": "b"}, variables={"n0": "a"})[0] == "b"
+
+
+def test_equal_text_of_two_places_keeps_what_ansible_core_knows_of_each(one_option):
+    ask, _ = one_option
+    tags = pytest.importorskip("ansible._internal._datatag._tags", reason="ansible-core tags values since 2.19")
+    Origin = tags.Origin  # noqa: N806
+
+    first, second = (Origin(path=f"/{name}").tag("text") for name in ("one", "two"))
+    for one in (first, second, first, second):
+        assert Origin.get_required_tag(ask(variables={"n0": one})[0]).path == Origin.get_required_tag(one).path
+    assert ask(variables={"n0": first})[1] == 2
+
+
+def test_an_option_of_the_command_line_is_found_again_when_that_has_changed(one_option):
+    ask, state = one_option
+    assert [ask()[1] for _ in range(2)] == [1, 1]
+    state["cliargs"] = {"n1": "x"}
+    assert [ask()[1] for _ in range(2)] == [2, 2]
+
+
 def test_it_is_on_in_an_ordinary_run_unless_it_is_switched_off(tmp_path, monkeypatch):
     """Each value is found once in a run, however many tasks ask for it."""
     found = []

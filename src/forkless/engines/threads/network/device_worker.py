@@ -10,6 +10,7 @@ at a time, and ends after `persistent_connect_timeout` seconds without a request
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from forkless.core.thread_stack import OwnThread, start_with_deep_stack
 from forkless.engines.threads.network import channels, grpc_channel
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from forkless.engines.threads.network.asyncssh_transport import AsyncsshTransport
 
 __all__ = ["DeviceWorker", "Opening", "Request"]
+
+T = TypeVar("T")
 
 # Seconds by which an alarm that the thread has not noticed itself, in a wait on its channel, is overdue before it is interrupted.
 OVERDUE = 0.2
@@ -139,6 +142,38 @@ class DeviceWorker(Worker):
             self.give_up()
             raise
         return request if request.answered else None
+
+    def ask_at_once(self, work: Callable[[], T]) -> T | None:
+        """
+        Call `work` on the device's thread, where it may make several requests; each way from one thread to another costs as much as a
+        short request. Raises what `work` raises. None if the connection has ended.
+        """
+        outcome: list[tuple[T, None] | tuple[None, Exception]] = []
+
+        def guarded() -> None:
+            try:
+                outcome.append((work(), None))
+            except Exception as error:  # noqa: BLE001  # raised again by the thread that asks
+                outcome.append((None, error))
+
+        if self.ask(guarded) is None:
+            return None
+        answer, error = outcome.pop()
+        if error is not None:
+            raise error
+        return answer
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no connection any more; the thread may still be about to notice it."""
+        return self._closed or self._connection is None or self._connection._conn_closed
+
+    def answer(self, data: str) -> str | None:
+        """Answer one JSON-RPC request, for any thread of the run. None if the connection has ended."""
+        if threading.current_thread() is self.thread:  # it makes several requests at once
+            return None if self.has_ended else self.handle(data)
+        request = self.ask(functools.partial(self.handle, data))
+        return None if request is None else str(request.answer)
 
     def give_up(self) -> None:
         """Take no more requests and end what the thread is blocked in."""

@@ -64,19 +64,28 @@ def _start(connections: DeviceConnections, play_context: PlaySettings, options: 
 
     path, device, opening = connections.start(play_context, options, task_uuid)
     error, trace = None, ""
+
+    def pop_messages() -> list[tuple[str, str]]:
+        # Also after an error: what is left would be shown with the next task.
+        return Connection(path).pop_messages() if connections.get(path) is not None and not device.has_ended else []
+
+    def refresh() -> tuple[str | None, str, list[tuple[str, str]]]:
+        return *_refresh(Connection(path), play_context, options, task_uuid), pop_messages()
+
     if opening is not None:
-        messages = [("vvvv", "local domain socket does not exist, starting it"), *opening.messages]
+        messages = [("vvvv", "local domain socket does not exist, starting it"), *opening.messages, *pop_messages()]
         error, trace = opening.error, opening.exception
     else:
-        messages = [("vvvv", "found existing local domain socket, using it!")]
         try:
-            error, trace = _refresh(Connection(path), play_context, options, task_uuid)
+            refreshed = device.ask_at_once(refresh)
+            if refreshed is None:
+                raise _ended(path)
         except ConnectionError:
             if connections.get(path) is device:
                 raise
             return _start(connections, play_context, options, task_uuid)  # it was closed meanwhile: idle for too long
-    if connections.get(path) is not None:  # also after an error: what is left would be shown with the next task
-        messages.extend(Connection(path).pop_messages())
+        error, trace, said = refreshed
+        messages = [("vvvv", "found existing local domain socket, using it!"), *said]
     _show(messages, play_context.remote_addr)
     if error is not None:
         display = _display()
@@ -127,17 +136,21 @@ def connection_send(original: Callable[..., object], _site: str) -> object:
         device = device_connections.find(connection.socket_path)
         if device is None:
             return original(connection, data)
-        request = device.ask(functools.partial(device.handle, data))
-        if request is None:
-            from ansible.module_utils.connection import ConnectionError  # noqa: A004  # Ansible's name
-
-            raise ConnectionError(
-                f"Unable to connect to socket {connection.socket_path!r}. See the socket path issue category in "
-                "Network Debug and Troubleshooting Guide."
-            )
-        return request.answer
+        answer = device.answer(data)
+        if answer is None:
+            raise _ended(connection.socket_path)
+        return answer
 
     return send
+
+
+def _ended(path: str) -> Exception:
+    from ansible.module_utils.connection import ConnectionError  # noqa: A004  # Ansible's name
+
+    error: Exception = ConnectionError(
+        f"Unable to connect to socket {path!r}. See the socket path issue category in Network Debug and Troubleshooting Guide."
+    )
+    return error
 
 
 class _DevicePaths:

@@ -102,6 +102,7 @@ class _Source:
 
 
 _sources: dict[str, _Source] = {}
+_compiling = threading.Lock()  # nothing of a file is executed while it is held
 # Analyzing a larger file takes longer than executing it a few hundred times.
 _LARGE = 100_000
 
@@ -112,15 +113,20 @@ def _source(path: str, package: str) -> _Source:
     known = _sources.get(path)
     if known is not None and known.stamp == stamp:
         return known
-    with open(path, "rb") as file:
-        text = file.read()
-    code = compile(text, path, "exec", dont_inherit=True)
-    if len(text) > _LARGE:
-        findings = stateless_files.Findings(state=[(0, "large file")], varies=True)
-    else:
-        findings = stateless_files.examine(text, package)
-    made = _sources[path] = _Source(stamp, code, findings)
-    return made
+    # Fifty hosts import the same files in their first task: each is compiled by one thread.
+    with _compiling:
+        known = _sources.get(path)
+        if known is not None and known.stamp == stamp:
+            return known
+        with open(path, "rb") as file:
+            text = file.read()
+        code = compile(text, path, "exec", dont_inherit=True)
+        if len(text) > _LARGE:
+            findings = stateless_files.Findings(state=[(0, "large file")], varies=True)
+        else:
+            findings = stateless_files.examine(text, package)
+        made = _sources[path] = _Source(stamp, code, findings)
+        return made
 
 
 def code_of(path: str) -> types.CodeType:
