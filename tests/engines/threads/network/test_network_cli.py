@@ -270,3 +270,22 @@ def test_cancelling_ends_what_a_device_keeps_waiting(project, devices, where, ss
     # 3 s are promised on a quiet machine; the wait itself would last 600 s.
     assert time.monotonic() - begun < 60
     wait_for(lambda: not [one for one in threading.enumerate() if one.name.startswith("forkless-device")])
+
+
+@pytest.mark.parametrize("name", ["forkless-device-", "forkless-network-clock-"])
+def test_a_device_whose_thread_could_not_start_is_tried_again_by_the_next_task(project, monkeypatch, name):
+    """The thread limit may be reached for a moment only."""
+    start, refused = threading.Thread.start, []
+
+    def start_later(thread):
+        if not refused and thread.name.startswith(name):
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    again = "".join(f"{IOS}  name: {number}\n  ignore_errors: true\n" for number in ("first", "second"))
+    result = project.run(again, hosts="r1")
+    assert refused, result.stdout
+    assert "can't start new thread" in results(result, "first")["r1"]["msg"], result.stdout
+    assert said(result, "second") == {"r1": ["Hostname: r1"]}, result.stdout

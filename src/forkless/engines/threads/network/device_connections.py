@@ -74,16 +74,16 @@ class DeviceConnections:
             with self._lock:
                 if self._finished.is_set() or self._run_context.stop.requested:
                     raise WorkerStopped
+                self._start_clock()
                 device = self._by_path.setdefault(path, made)
                 if device is made:
                     self._ending.add(made)
-                    self._start_clock()
             if device is not made:
                 return path, device, None
             try:
                 made.start()
             except BaseException:
-                made.close()
+                self._closing(made)  # the next task tries again
                 self._ending.discard(made)
                 raise
             pickled, wanted = pickle.dumps(play_data(play_context)), pickle.dumps(options)
@@ -140,8 +140,9 @@ class DeviceConnections:
     def _start_clock(self) -> None:
         if self._clock is None:
             name = f"forkless-network-clock-{self._run_context.ident[:8]}"
-            self._clock = OwnThread(target=self._watch, name=name, daemon=True)
-            self._clock.start()
+            clock = OwnThread(target=self._watch, name=name, daemon=True)
+            clock.start()
+            self._clock = clock
 
     def _watch(self) -> None:
         while not self._finished.wait(TICK):
