@@ -403,11 +403,17 @@ def test_a_slice_of_the_queue_refuses_what_an_include_brings(url, database, work
 
 WITHOUT_RESULTS = """
 import io, types
+from ansible.executor import task_queue_manager
 from ansible.executor.task_queue_manager import TaskQueueManager
-from ansible.executor.task_result import _RawTaskResult
 from forkless.cli import slice_process, slice_records
 
-_RawTaskResult.as_callback_task_result = None  # nobody may copy a result
+# Nobody may copy a result.
+try:
+    from ansible.executor.task_result import _RawTaskResult as Result
+    Result.as_callback_task_result = None
+except ImportError:  # since ansible-core 2.21
+    from ansible.executor.task_queue_manager import HostTaskResult as Result
+    task_queue_manager.CallbackTaskResult = None
 stream = io.StringIO()
 records = slice_records.SliceRecords(stream)
 callback = slice_process._make_callback(records)
@@ -415,8 +421,8 @@ queue = object.__new__(TaskQueueManager)
 queue._callback_plugins, queue._callback_lock = [callback], __import__("threading").Lock()
 queue._callback_dispatch_error_handler = types.SimpleNamespace(handle=lambda _: __import__("contextlib").nullcontext())
 for text, method, *given in (
-    ("TASK [one]", "v2_playbook_on_task_start", None, False), ("ok: [h1]", "v2_runner_on_ok", object.__new__(_RawTaskResult)),
-    ("item", "v2_runner_item_on_failed", object.__new__(_RawTaskResult)), ("PLAY [two]", "v2_playbook_on_play_start", None),
+    ("TASK [one]", "v2_playbook_on_task_start", None, False), ("ok: [h1]", "v2_runner_on_ok", object.__new__(Result)),
+    ("item", "v2_runner_item_on_failed", object.__new__(Result)), ("PLAY [two]", "v2_playbook_on_play_start", None),
 ):
     records.write(text)
     queue.send_callback(method, *given)
