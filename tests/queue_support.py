@@ -179,7 +179,7 @@ def launch(url, folder, name="site.yml", spec=None, **options):
 
     async def go():
         async with forkless.queue.connect(url) as queue:
-            made = forkless.RunSpec(playbook=name, inventory="hosts.ini", cwd=folder, **(spec or {}))
+            made = forkless.RunSpec(**{"playbook": name, "inventory": "hosts.ini", "cwd": folder} | (spec or {}))
             return (await queue.launch(made, **options)).number
 
     return asyncio.run(go())

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -333,6 +334,17 @@ def test_every_option_that_says_how_to_reach_hosts_is_handed_to_the_play(monkeyp
     assert (access.inventory, access.become) == (("one", "two"), True)
     assert access.passwords == {"conn_pass": "<SSH password: >", "become_pass": "<BECOME password: >"}
     assert access.vault_password == "<Vault password: >"
+
+
+@pytest.mark.parametrize("word", [{"failed": True}, {"exception": "(traceback unavailable)"}, {"unreachable": True}])
+def test_a_job_that_its_host_cannot_tell_about_is_told_from_those_beside_it(word):
+    """Since ansible-core 2.21 a callback's result of an item that failed has an exception and no word `failed`."""
+    items = [{"host": "web1", "job_name": name, "playbook_name": ""} for name in ("odd", "well")]
+    results = [{"msg": "a folder is in the way", **word}, {"job": {"state": "done", "rc": 0}}]
+    event = SimpleNamespace(event="runner_on_failed", event_data={"host": "web1", "res": {"results": results}})
+    answers = jobs_client._collected(SimpleNamespace(events=[event]), {"web1": items})
+    assert [answer.trouble for answer in answers] == ["a folder is in the way", ""]
+    assert [jobs_lookup.row_of(answer)["state"] for answer in answers] == ["unreachable", "done"]
 
 
 @pytest.mark.spawns

@@ -125,6 +125,8 @@ def test_a_failing_play_gives_its_exit_code_and_sentence(forkless, worker, proje
         (["queue", "prune", "--older-than", "nan"], {}, "--older-than is a number of days, 0 or more", 2),
         (["queue", "keep", "--events", "-3"], {}, "the days that something is kept are 0 (for ever) or more", 2),
         (["schedule"], {}, "the following arguments are required: COMMAND", 2),
+        (["schedule", "add", "n", "--cron", "0 0 31 2 *", "site.yml"], {}, "'0 0 31 2 *' never happens", 2),
+        (["launch", "once.yml", "-i", "hosts.ini", "--slices", "2"], {}, "once.yml:4: run_once would run once in every slice", 2),
         (["runs", "show", "web"], {}, "'web' is not the number of a run", 2),
         (["runs", "show", "99"], {}, "there is no run 99", 1),
         (["runs", "list", "--status", "done"], {}, "there is no state 'done'", 2),
@@ -140,6 +142,7 @@ def test_bad_input_is_one_sentence_and_queues_nothing(
     url, project, database, monkeypatch, capsys, tmp_path, argv, environment, sentence, code
 ):
     playbook(project, tasks=["- debug:"])
+    playbook(project, "once.yml", tasks=["- debug:\n  run_once: true"])
     monkeypatch.chdir(project)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name, value in ({"FORKLESS_DATABASE": url} | environment).items():
@@ -153,7 +156,23 @@ def test_bad_input_is_one_sentence_and_queues_nothing(
     assert sentence in said.err
     assert said.err.count("\n") == 1, "one sentence"
     assert "hunter2" not in said.err
-    assert database.one("SELECT count(*) FROM forkless.run") == 0
+    for table in ("run", "schedule", "procrastinate_jobs"):
+        assert database.one(f"SELECT count(*) FROM forkless.{table}") == 0
+
+
+def test_a_project_that_is_too_large_is_one_sentence_and_queues_nothing(url, project, database, monkeypatch, capsys):
+    playbook(project, tasks=["- debug:"])
+    (project / "image").write_bytes(bytes(2 << 20))
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("FORKLESS_DATABASE", url)
+    monkeypatch.setattr("forkless.queue.project._MOST_UNPACKED", 1 << 20)
+    assert main(["launch", "site.yml", "-i", "hosts.ini"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1), said.err
+    assert "is too large to travel: more than 1 MB" in said.err
+    assert "image (2 MB)" in said.err
+    for table in ("run", "bundle", "procrastinate_jobs"):
+        assert database.one(f"SELECT count(*) FROM forkless.{table}") == 0
 
 
 def test_limits_and_runs_for_later_are_shown(url, project, monkeypatch, capsys):

@@ -8,7 +8,10 @@ import datetime as dt
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 
 import psycopg
 import pytest
@@ -16,8 +19,9 @@ import pytest
 import forkless
 import forkless.queue
 from forkless.core.events import Event
-from forkless.queue import event_batches, requests
+from forkless.queue import event_batches, lease, requests
 from forkless.queue import project as projects
+from forkless.queue.attempt import Attempt, AttemptPlace
 from forkless.queue.supervisor import Supervisor
 from forkless.queue.worker import WorkerOptions
 from forkless.runs.run import Run
@@ -115,6 +119,38 @@ def test_the_lease_is_looked_at_before_each_task(project, tmp_path):
     assert lines(tmp_path / "acts") == ["0"]
 
 
+class Unwatched(Attempt):
+    """An attempt whose watch sees nothing: only the look before each task is left."""
+
+    def _watch(self):
+        self._over.wait()
+
+
+def test_an_attempt_whose_lease_has_ended_begins_no_task_before_its_watch_has_seen_it(url, database, project, tmp_path):
+    acts = tmp_path / "acts"
+    playbook(project, tasks=[f"- raw: echo {number} >> {acts}" for number in range(3)])
+    number = launch(url, project)
+    job = database.one("SELECT queue_job FROM forkless.run WHERE id = %s", number)
+    row = database.one("SELECT forkless.claim(%s, %s, 1, 'w', '{}', 600)", number, job)
+    attempt = Unwatched(AttemptPlace(url, str(tmp_path / "work"), ""), row, lease.clock())
+    attempt.lease.expired = acts.exists
+    assert attempt.carry_out() == "given up"
+    assert lines(acts) == ["0"]
+    assert database.status(number) == "lost"
+    assert "heard nothing from the database" in database.one("SELECT sentence FROM forkless.run WHERE id = %s", number)
+
+
+@in_make_faults
+def test_the_lease_counts_the_time_that_the_machine_sleeps():
+    """In a namespace whose clocks differ as after an hour of sleep: CLOCK_MONOTONIC does not count it."""
+    told = "import time; from forkless.queue.lease import clock; print(clock() - time.monotonic())"
+    slept = ["unshare", "--time", "--fork", "--boottime", "3600", sys.executable, "-c", told]
+    done = subprocess.run(slept, capture_output=True, text=True, timeout=120, check=False)
+    if "unshare: " in done.stderr:
+        pytest.skip(f"a namespace of clocks needs root on Linux 5.6: {done.stderr}")
+    assert float(done.stdout) == pytest.approx(lease.clock() - time.monotonic() + 3600, abs=60), done.stderr
+
+
 def test_a_batch_of_a_given_up_attempt_never_gets_in(url, database, project):
     """Three writers against take-overs: after `give_up` has returned, the old attempt stores nothing."""
     playbook(project, tasks=["- debug:"])
@@ -165,6 +201,38 @@ def test_a_batch_of_a_given_up_attempt_never_gets_in(url, database, project):
                 writer.join()
     assert sum(late) == 0
     assert database.one("SELECT count(*) FROM forkless.event_batch WHERE run_id = %s", number) > 50  # they did write
+
+
+def test_the_result_of_an_attempt_that_was_given_up_is_refused(url, database, project):
+    playbook(project, tasks=["- debug:"])
+    number, behind = launch(url, project, retries=1), launch(url, project)
+    recap = json.dumps(
+        {"web1": dict.fromkeys(("ok", "changed", "dark", "failures", "skipped", "rescued", "ignored"), 1)}
+    )
+
+    def claim():
+        job = database.one("SELECT queue_job FROM forkless.run WHERE id = %s", number)
+        return database.one("SELECT forkless.claim(%s, %s, 1, 'w', '{}', 5)", number, job)["attempt"]
+
+    def finish(attempt, status, rc):
+        return database.one("SELECT forkless.finish(%s, %s, %s, %s, '', %s::jsonb)", number, attempt, status, rc, recap)
+
+    assert claim() == 1
+    assert database.one("SELECT forkless.give_up(%s, 1, NULL, 'test')", number) == "waiting"
+    assert finish(1, "successful", 0) == "refused"
+    assert claim() == 2
+    # While the next attempt is under way, the old one neither ends the run nor gives it up.
+    assert finish(1, "successful", 0) == "refused"
+    assert database.one("SELECT forkless.give_up(%s, 1, NULL, 'late')", number) == "refused"
+    told = "SELECT status, attempt, holds_lock FROM forkless.run WHERE id = %s"
+    assert database.one(told, number) == ("running", 2, True)
+    assert database.one("SELECT count(*) FROM forkless.host") == 0
+    assert finish(2, "failed", 2) == "ok"
+    assert finish(2, "failed", 2) == "ok"  # the answer was lost
+    assert [finish(2, "successful", 0), finish(1, "failed", 2)] == ["refused", "refused"]
+    assert database.one(told, number) == ("failed", 2, False)
+    assert database.one(told, behind) == ("waiting", 0, True)
+    assert database.one("SELECT count(*) FROM forkless.host") == 1
 
 
 def test_the_same_batch_twice_is_stored_once_and_a_gap_is_refused(url, database, project):
@@ -223,6 +291,18 @@ def test_runs_on_the_same_inventory_wait_for_each_other_unless_told_otherwise(ur
     database.one("SELECT forkless.cancel(%s, 'me')", first)
     assert [database.one(job, number) for number in (second, urgent)] == [False, True]  # the higher priority is first
     database.one("SELECT forkless.cancel(%s, 'me')", urgent)
+    assert database.one(job, second)
+
+
+def test_runs_with_one_lock_name_wait_for_each_other_whatever_their_inventory_is(url, database, project):
+    playbook(project, tasks=["- debug:"])
+    other = {"inventory": "web1,"}
+    first, second = launch(url, project, lock="deploy"), launch(url, project, spec=other, lock="deploy")
+    apart = launch(url, project, lock="backup")
+    job = "SELECT queue_job IS NOT NULL FROM forkless.run WHERE id = %s"
+    assert [database.one(job, number) for number in (first, second, apart)] == [True, False, True]
+    assert database.one("SELECT forkless.waits_for(%s)", second) == f'run {first} has the lock "deploy"'
+    database.one("SELECT forkless.cancel(%s, 'me')", first)
     assert database.one(job, second)
 
 

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import psycopg
 import pytest
@@ -226,6 +227,18 @@ class Away(_Fault):
         self.server._start()
 
 
+class AwayForAMinute(Away):
+    """Longer than each statement, connection attempt and pause between two of them may take."""
+
+    def begin(self):
+        super().begin()
+        self._until = time.monotonic() + 60
+
+    def end(self):
+        wait_until(lambda: time.monotonic() > self._until, "the end of the minute")
+        super().end()
+
+
 class ReadOnly(_Fault):
     sign = "read-only transaction"
 
@@ -263,7 +276,7 @@ class Exhausted(_Fault):
             one.close()
 
 
-@pytest.mark.parametrize("kind", [Restarted, *rarely(Away, ReadOnly, Exhausted)])
+@pytest.mark.parametrize("kind", [Restarted, *rarely(Away, AwayForAMinute, ReadOnly, Exhausted)])
 def test_an_outage_shorter_than_the_lease_costs_no_run_and_no_event(
     server, url, database, workers, project, tmp_path, kind
 ):
@@ -287,18 +300,47 @@ def test_an_outage_shorter_than_the_lease_costs_no_run_and_no_event(
     assert database.all("SELECT DISTINCT attempt FROM forkless.run") == [(1,)]
 
 
-@pytest.mark.parametrize("kind", [ReadOnly, *rarely(Away, Exhausted)])
+OURS = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'forkless'"
+LISTENING = f"SELECT pid {OURS} AND query LIKE 'LISTEN%%procrastinate%%'"
+
+
+@pytest.mark.parametrize("kind", [ReadOnly, *rarely(Away, AwayForAMinute, Exhausted)])
 def test_an_idle_worker_takes_runs_again_after_an_outage(server, url, database, workers, project, kind):
+    """It is told of new runs again, and not only asks from time to time; and it looks for lost runs again."""
     playbook(project, tasks=["- debug:"])
+    lost = launch(url, project)
+    job = database.one("SELECT queue_job FROM forkless.run WHERE id = %s", lost)
+    database.one("SELECT forkless.claim(%s, %s, 4711, 'gone', '{}', 600)", lost, job)
     workers.start()
-    wait_until(lambda: database.one("SELECT count(*) FROM forkless.worker"), "the worker")
+    wait_until(lambda: database.all(LISTENING), "the worker")
     fault = kind(server, url)
     fault.begin()
     try:
         wait_until(lambda: "no run can be fetched" in workers.log(0), "what the worker says about the fault")
     finally:
         fault.end()
-    assert database.wait_for(launch(url, project), *ENDED) == "successful"
+    assert database.wait_for(launch(url, project, lock=None), *ENDED) == "successful"
+    # procrastinate's own listener ends without a word in an outage, and its worker goes on asking.
+    wait_until(lambda: database.all(LISTENING), "a listener again")
+    database.expire(lost)
+    assert database.wait_for(lost, *ENDED) == "lost"
+
+
+def test_a_worker_whose_connections_are_cut_listens_sweeps_and_fetches_again(url, database, workers, project):
+    playbook(project, tasks=["- debug:"])
+    lost, behind = launch(url, project), launch(url, project)
+    job = database.one("SELECT queue_job FROM forkless.run WHERE id = %s", lost)
+    database.one("SELECT forkless.claim(%s, %s, 4711, 'gone', '{}', 600)", lost, job)
+    workers.start(lost_after=600)
+    before = wait_until(lambda: database.all(LISTENING), "the listener")
+    seen = "SELECT max(seen) FROM forkless.worker"
+    at = wait_until(lambda: database.one(seen), "the first tick")
+    wait_until(lambda: database.one(seen) > at, "another tick")
+    database.all(f"SELECT pg_terminate_backend(pid, 10000) {OURS}")
+    wait_until(lambda: (now := database.all(LISTENING)) and now != before, "a listener again")
+    database.expire(lost)
+    assert database.wait_for(lost, *ENDED) == "lost"
+    assert database.wait_for(behind, *ENDED) == "successful"
 
 
 STUBBORN = """\
@@ -458,6 +500,32 @@ def test_a_worker_that_is_cut_off_stops_and_another_takes_over(
     if database.status(second) not in ENDED:
         workers.start(lost_after=8, name="again")
     assert database.wait_for(second, *ENDED) == "successful"
+
+
+@in_make_faults
+def test_a_cancel_that_its_worker_cannot_hear_ends_the_run_with_its_lease(
+    server, url, database, workers, project, tmp_path, proxy
+):
+    acts, gate = tmp_path / "acts", tmp_path / "gate"
+    playbook(project, tasks=acting(acts, gate, times=3))
+    number = launch(url, project, retries=1)
+    workers._url = url.partition("?")[0].replace("@/", f"@127.0.0.1:{proxy.port}/")
+    cut_off = workers.start(lost_after=8, name="cut off")
+    wait_until(lambda: len(lines(acts)) == 3, "the first acts")
+    proxy.cut = set(BOTH)
+    assert database.one("SELECT forkless.cancel(%s, 'me')", number) == "running"
+    workers._url = url
+    workers.start(lost_after=4, name="other")
+    assert database.wait_for(number, *ENDED) == "canceled"
+    wait_until(lambda: "no renewal was confirmed in time" in workers.log(0), "the end of the lease")
+    proxy.restore()
+    gate.touch()
+    cut_off.send_signal(signal.SIGTERM)
+    cut_off.wait(timeout=240)
+    assert attempts(acts) == [["0", "1", "2"]]  # it acted no more, and nobody has begun the run again
+    assert database.one("SELECT status, attempt FROM forkless.run WHERE id = %s", number) == ("canceled", 1)
+    check_stream(database, number)
+    assert database.wait_for(launch(url, project), *ENDED) == "successful"
 
 
 def test_a_statement_whose_answer_never_comes_is_cut(url, proxy):

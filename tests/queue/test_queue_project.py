@@ -180,3 +180,29 @@ def test_a_shared_folder_is_used_where_it_is_and_as_it_is(url, database, workers
     assert database.wait_for(asyncio.run(relaunch()), "successful", "failed") == "successful"
     assert lines(project / "acts") == [str(project), "changed"]
     assert database.one("SELECT count(*) FROM forkless.bundle") == 0
+
+
+def test_a_relaunch_has_the_files_of_its_launch_and_equal_files_are_stored_once(
+    url, database, workers, project, tmp_path
+):
+    acts = tmp_path / "acts"
+
+    def write(text):
+        playbook(project, tasks=[f"- raw: echo {text} >> {acts}"])
+
+    async def relaunch(number):
+        async with forkless.queue.connect(url) as queue:
+            return (await queue.relaunch(number)).number
+
+    write("before")
+    first, second = launch(url, project), launch(url, project)
+    assert database.one("SELECT count(*) FROM forkless.bundle") == 1
+    write("after")
+    third = launch(url, project)
+    assert database.one("SELECT count(*) FROM forkless.bundle") == 2
+    workers.start()
+    for number in (first, second, third):
+        assert database.wait_for(number, "successful", "failed") == "successful"
+    assert database.wait_for(asyncio.run(relaunch(first)), "successful", "failed") == "successful"
+    assert lines(acts) == ["before", "before", "after", "before"]
+    assert database.one("SELECT count(*) FROM forkless.bundle") == 2

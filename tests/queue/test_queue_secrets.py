@@ -32,6 +32,18 @@ class ActionModule(ActionBase):
         return {"changed": False}
 """
 
+REVEAL_KEY = """
+import json, os
+from ansible.plugins.action import ActionBase
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        key = self._play_context.private_key_file
+        with open(key) as file, open(self._task.args["path"], "w") as out:
+            json.dump({"key": key, "is": file.read(), "agent": os.environ.get("SSH_AUTH_SOCK")}, out)
+        return {"changed": False}
+"""
+
 
 def reveal(project, path):
     """A playbook that writes all that it was given into a file outside of the project."""
@@ -91,3 +103,22 @@ def test_every_kind_of_secret_reaches_the_run_and_no_table_log_or_event(
     assert "tr0ub4dor" not in kept
     # What is a value is known by its name, in the open.
     assert database.one("SELECT sealed IS NOT NULL FROM forkless.run WHERE id = %s", number) == (kind == "values")
+
+
+def test_ssh_keys_and_the_agent_are_the_workers_own(url, database, workers, project, tmp_path, monkeypatch):
+    """The launch names the key's file, which the launcher need not have; the agent is that of the worker's environment."""
+    revealed, key = tmp_path / "revealed", tmp_path / "of the worker" / "id"
+    (project / "action_plugins").mkdir()
+    (project / "action_plugins/reveal.py").write_text(REVEAL_KEY)
+    playbook(project, tasks=[f"- reveal: path={revealed}"])
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/of/the/launcher")
+    number = launch(url, project, spec={"args": ["--private-key", str(key)]})
+    key.parent.mkdir()
+    key.write_text("tr0ub4dor")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/of/the/worker")
+    workers.start()
+    assert database.wait_for(number, "successful", "failed", "lost") == "successful"
+    assert json.loads(revealed.read_text()) == {"agent": "/of/the/worker", "key": str(key), "is": "tr0ub4dor"}
+    kept = str(database.all("SELECT * FROM forkless.run")) + str(database.all("SELECT * FROM forkless.event_batch"))
+    assert "/of/the/launcher" not in kept
+    assert database.one("SELECT sealed IS NULL FROM forkless.run WHERE id = %s", number)  # a path is no secret

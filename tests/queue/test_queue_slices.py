@@ -272,6 +272,23 @@ def test_plays_and_arguments_that_count_hosts_are_refused(five_hosts):
     assert len(said) == 6
 
 
+_PLAYS_AGAINST = {
+    "hosts: all\n  serial: 2": "serial would count the hosts of each slice",
+    "hosts: all\n  max_fail_percentage: 10": "max_fail_percentage would count the hosts of each slice",
+    "hosts: all\n  vars_prompt: [{name: x}]": "vars_prompt would ask for every slice",
+    "hosts: all\n  any_errors_fatal: true": "any_errors_fatal would stop the slice only",
+    "hosts: localhost": "a play on localhost would be left out, or run in every slice",
+}
+
+
+def test_a_play_that_counts_hosts_asks_or_runs_on_localhost_is_refused_with_file_and_line(five_hosts):
+    for number, play in enumerate(_PLAYS_AGAINST):
+        (five_hosts / f"play{number}.yml").write_text(f"- {play}\n  gather_facts: false\n  tasks: []\n")
+    found = _examined(five_hosts, [f"play{number}.yml" for number in range(len(_PLAYS_AGAINST))])["against"]
+    expected = {f"{five_hosts}/play{number}.yml:1": why for number, why in enumerate(_PLAYS_AGAINST.values())}
+    assert dict(found) == expected
+
+
 @pytest.mark.parametrize(
     ("plays", "refused"),
     [
@@ -300,6 +317,12 @@ def test_a_play_that_another_one_decides_about_is_refused(five_hosts, plays, ref
         ("- raw: echo x >> {acts}\n  run_once: true", "run_once would run once in every slice"),
         ("- raw: echo x >> {acts}\n  any_errors_fatal: true", "any_errors_fatal would stop the slice only"),
         ("- raw: echo x >> {acts}\n  throttle: 1", "throttle would count the hosts of each slice"),
+        ("- pause: seconds=0", "pause would run once in every slice"),
+        ("- add_host: name=new", "add_host would run once in every slice"),
+        (
+            "- raw: echo {{{{ ansible_play_hosts }}}} >> {acts}",
+            "ansible_play_hosts would have the hosts of the slice only",
+        ),
         # Only the hosts of the include come to it, and it would end the play of all others.
         ("- meta: end_play", "end_play would be for the hosts of its slice only"),
         ("- meta: clear_host_errors", "clear_host_errors would not reach hosts"),
@@ -330,6 +353,22 @@ def _slice(folder):
     return forkless.run(
         playbook="site.yml", inventory="hosts.ini", limit="web1:web3", cwd=folder, env={"FORKLESS_SLICED": "refuse"}
     )
+
+
+def test_with_slices_anyway_each_slice_does_what_would_be_refused(url, database, workers, five_hosts, tmp_path):
+    acts = tmp_path / "acts"
+    (five_hosts / "late.yml").write_text(f"- raw: echo late >> {acts}\n  run_once: true\n")
+    playbook(
+        five_hosts,
+        tasks=[f"- raw: echo here >> {acts}\n  run_once: true", "- include_tasks: \"{{ 'late' }}.yml\""],
+    )
+    with pytest.raises(forkless.SpecError, match="site.yml:4: run_once"):
+        launch(url, five_hosts, slices=2)
+    assert database.one("SELECT count(*) FROM forkless.run") == 0
+    workers.start()
+    number = launch(url, five_hosts, slices=2, slices_anyway=True)
+    assert database.wait_for(number, "failed", "successful") == "successful"
+    assert sorted(lines(acts)) == ["here", "here", "late", "late"]
 
 
 def test_a_role_and_a_handler_of_an_include_are_looked_at_as_well(five_hosts, tmp_path):
@@ -364,11 +403,17 @@ def test_a_slice_of_the_queue_refuses_what_an_include_brings(url, database, work
 
 WITHOUT_RESULTS = """
 import io, types
+from ansible.executor import task_queue_manager
 from ansible.executor.task_queue_manager import TaskQueueManager
-from ansible.executor.task_result import _RawTaskResult
 from forkless.cli import slice_process, slice_records
 
-_RawTaskResult.as_callback_task_result = None  # nobody may copy a result
+# Nobody may copy a result.
+try:
+    from ansible.executor.task_result import _RawTaskResult as Result
+    Result.as_callback_task_result = None
+except ImportError:  # since ansible-core 2.21
+    from ansible.executor.task_queue_manager import HostTaskResult as Result
+    task_queue_manager.CallbackTaskResult = None
 stream = io.StringIO()
 records = slice_records.SliceRecords(stream)
 callback = slice_process._make_callback(records)
@@ -376,8 +421,8 @@ queue = object.__new__(TaskQueueManager)
 queue._callback_plugins, queue._callback_lock = [callback], __import__("threading").Lock()
 queue._callback_dispatch_error_handler = types.SimpleNamespace(handle=lambda _: __import__("contextlib").nullcontext())
 for text, method, *given in (
-    ("TASK [one]", "v2_playbook_on_task_start", None, False), ("ok: [h1]", "v2_runner_on_ok", object.__new__(_RawTaskResult)),
-    ("item", "v2_runner_item_on_failed", object.__new__(_RawTaskResult)), ("PLAY [two]", "v2_playbook_on_play_start", None),
+    ("TASK [one]", "v2_playbook_on_task_start", None, False), ("ok: [h1]", "v2_runner_on_ok", object.__new__(Result)),
+    ("item", "v2_runner_item_on_failed", object.__new__(Result)), ("PLAY [two]", "v2_playbook_on_play_start", None),
 ):
     records.write(text)
     queue.send_callback(method, *given)

@@ -63,3 +63,21 @@ def test_a_crash_takes_one_run_and_the_process_is_replaced(url, database, worker
     assert database.all("SELECT attempt FROM forkless.run ORDER BY id") == [(2,), (1,)]
     assert len(lines(acts)) == 3
     assert dict(database.all(owners))[numbers[0]] not in pids.values()
+
+
+def test_a_worker_process_carries_out_one_run_at_a_time(url, database, workers, project, tmp_path):
+    acts, gate = tmp_path / "acts", tmp_path / "gate"
+    playbook(project, tasks=waiting(acts, gate))
+    numbers = [launch(url, project, lock=None) for _ in range(2)]
+    workers.start(lost_after=600)
+    wait_until(lambda: lines(acts), "the first run")
+    numbers.append(launch(url, project, lock=None))  # the worker is told of it while it has a run
+    for _ in range(3):
+        seen = database.one("SELECT max(seen) FROM forkless.worker")
+        wait_until(lambda seen=seen: database.one("SELECT max(seen) FROM forkless.worker") > seen, "a tick")
+    states = "SELECT status, count(*) FROM forkless.run GROUP BY status ORDER BY status"
+    assert database.all(states) == [("running", 1), ("waiting", 2)]
+    assert len(lines(acts)) == 1
+    gate.touch()
+    for number in numbers:
+        assert database.wait_for(number, *ENDED) == "successful"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import forkless
+from forkless.core.events import item_failed
 
 __all__ = ["HostAccess", "HostAnswer", "ask"]
 
@@ -144,8 +145,8 @@ def _collected(
         for number, item in enumerate(items):
             if results and number < len(results):
                 result = results[number]
-                failed = result.get("failed") or result.get("unreachable")
-                answers.append(HostAnswer(host, item, result, str(result.get("msg", "it failed")) if failed else ""))
+                trouble = str(result.get("msg", "it failed")) if item_failed(result) else ""
+                answers.append(HostAnswer(host, item, result, trouble))
             elif whole is None and done.status is forkless.Status.TIMEOUT:
                 why = f"{host} did not answer in {timeout:.0f} s."
                 answers.append(HostAnswer(host, item, {"unreachable": True}, why))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Event", "Status", "without_environment"]
+__all__ = ["Event", "Status", "item_failed", "without_environment"]
 
 
 class Status(enum.StrEnum):
@@ -91,6 +91,15 @@ class Event:
             pid=int(line.get("pid", 0) or 0),
             event_data=line.get("event_data", {}),
         )
+
+
+def item_failed(result: Mapping[str, object]) -> bool:
+    """
+    Whether an item of a loop failed, or its host could not be reached, by its result in an event.
+
+    Since ansible-core 2.21 the results that callback plugins are given do not say `failed`, and always have the exception.
+    """
+    return bool(result.get("failed") or result.get("unreachable") or "exception" in result)
 
 
 def without_environment(thing: Any) -> None:

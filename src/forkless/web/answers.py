@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from forkless.core.events import Event
+from forkless.core.events import Event, item_failed
 from forkless.queue import HostRecap, RunRecord
 from forkless.web import diffs
 
@@ -270,7 +270,7 @@ def what_matters(res: Mapping[str, object]) -> str:
         parts.insert(1, f"exit status {res['rc']}")
     results = res.get("results")
     if isinstance(results, list):
-        failed = (one for one in results if isinstance(one, Mapping) and (one.get("failed") or one.get("unreachable")))
+        failed = (one for one in results if isinstance(one, Mapping) and item_failed(one))
         parts += [f"item {one.get('_ansible_item_label', one.get('item'))!r}: {what_matters(one)}" for one in failed]
     text = "\n".join(dict.fromkeys(part.strip() for part in parts if part.strip()))
     return text if len(text) <= _MOST_TEXT else text[:_MOST_TEXT] + "\n... the events have all of it"

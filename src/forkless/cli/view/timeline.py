@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from forkless.core.events import item_failed
+
 if TYPE_CHECKING:
     from forkless.core.events import Event
 
@@ -273,7 +275,7 @@ def _said(result: Any) -> dict[str, str]:
         if value not in (None, "", [], "(traceback unavailable)"):  # Ansible's text if tracebacks are not enabled
             text = value if isinstance(value, str) else str(value)
             said[name] = text if len(text) <= MOST else text[:MOST] + f"\n... and {len(text) - MOST} characters more"
-    failed = [one for one in result.get("results") or () if isinstance(one, dict) and one.get("failed")]
+    failed = [one for one in result.get("results") or () if isinstance(one, dict) and item_failed(one)]
     for number, one in enumerate(failed[:20], 1):
         label = one.get("_ansible_item_label", one.get("item", number))
         for name, text in _said(one).items() if "results" not in one else ():
