@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import http.server
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import psycopg
@@ -309,6 +313,54 @@ def test_the_engine_queue_has_the_results_of_any_other(url, database, workers, p
     run.cancel()
     assert run.wait(240).status == forkless.Status.CANCELED
     assert database.one("SELECT status FROM forkless.run ORDER BY id DESC LIMIT 1") == "canceled"
+
+
+def slow_receiver(listener, *, context):
+    """Sends a byte of an answer's head now and then, for ever."""
+    with contextlib.suppress(OSError):
+        while True:
+            accepted, _ = listener.accept()
+            with (
+                contextlib.suppress(OSError),
+                context.wrap_socket(accepted, server_side=True) if context else accepted as one,
+            ):
+                one.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                while True:
+                    one.sendall(b"x")
+                    time.sleep(0.05)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_message_to_a_receiver_that_never_ends_its_answer_is_given_up(
+    url, database, project, monkeypatch, tmp_path, tls
+):
+    monkeypatch.setattr(webhooks, "_PATIENCE_IN_ALL", 1.0)
+    context = None
+    if tls:
+        key, made = tmp_path / "key.pem", tmp_path / "made.pem"
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+             "-keyout", key, "-out", made], check=True, capture_output=True,
+        )  # fmt: skip
+        monkeypatch.setenv("SSL_CERT_FILE", str(made))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(made, key)
+    playbook(project, tasks=["- debug:"])
+    number = launch(url, project)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=slow_receiver, args=(listener,), kwargs={"context": context})
+        thread.start()
+        address = f"{'https' if tls else 'http'}://localhost:{listener.getsockname()[1]}/"
+        database.all("INSERT INTO forkless.webhook (run_id, url) VALUES (%s, %s)", number, address)
+
+        async def deliver():
+            async with await connect_async(url) as connection:
+                await webhooks.deliver_due(connection)
+
+        asyncio.run(deliver())
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert database.all("SELECT problem FROM forkless.webhook") == [("it took longer than 1 s",)]
 
 
 @in_make_faults
