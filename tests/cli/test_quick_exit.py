@@ -104,6 +104,7 @@ def test_a_play_says_the_same_and_ends_with_the_same_code(command, tmp_path):
     assert ends[0].stdout == ends[1].stdout
 
 
+@pytest.mark.matrix
 def test_a_play_leaves_its_objects_to_the_kernel(tmp_path):
     done = subprocess.run(
         [sys.executable, "-v", "-m", "forkless", "adhoc", "localhost", "-m", "debug"], cwd=tmp_path, capture_output=True, text=True,

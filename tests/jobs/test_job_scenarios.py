@@ -12,6 +12,7 @@ import subprocess
 import pytest
 import yaml
 
+from forkless.core import versions
 from forkless.patching import seams
 from jobs_controller import MANY_ROUNDS, SOURCE, USUAL, role, until
 
@@ -177,7 +178,7 @@ def test_scenario_03_asks_fifteen_times_every_two_seconds_unless_told_otherwise(
         finally:
             first.kill()
     # Since ansible-core 2.21 the attempt that has just been made counts.
-    left = 15 if seams.minor(seams.version()) in ("2.18", "2.19", "2.20") else 14
+    left = 14 if seams.minor(seams.version()) in versions.since("2.21") else 15
     assert line == f"FAILED - RETRYING: [here]: Wait until it is over ({left} retries left).\n"
 
 

@@ -53,8 +53,9 @@ def end_process(code: int) -> NoReturn:
         sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    if gc.get_freeze_count() or len(sys._current_frames()) > 1:  # another thread may hold what a flush waits for
+    if len(sys._current_frames()) > 1:  # another thread may hold what a flush waits for
         sys.exit(code)
+    gc.unfreeze()  # frozen objects are not among the following; some Pythons freeze those of their start
     found = gc.get_objects()
     kinds = set(map(type, found))
     if not all(map(_ends_unnoticed, kinds)) or _any_suspended(found, kinds):

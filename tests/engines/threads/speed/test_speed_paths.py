@@ -56,6 +56,7 @@ ELSEWHERE = {
     "quick-login": "ssh/test_quick_login.py: test_the_first_request_is_signed_unless_that_is_switched_off",
     "unset-options": "engines/threads/speed/test_plugin_options.py: test_it_is_on_in_an_ordinary_run_unless_it_is_switched_off",
     "remote-files": "ssh/test_remote_files.py: test_a_host_that_has_an_interpreter_is_asked_for_no_shell_and_no_transfer",
+    "quick-exit": "cli/test_quick_exit.py: test_a_play_leaves_its_objects_to_the_kernel",
 }
 TESTS = pathlib.Path(__file__).resolve().parents[3]
 
