@@ -62,7 +62,7 @@ class _Delivery:
         self.ended = False
 
     def opener(self) -> urllib.request.OpenerDirector:
-        return urllib.request.build_opener(_NoRedirects, _Http(self), _Https(self))
+        return urllib.request.build_opener(_NoRedirects, _Handler(self))
 
     def connect(self, address: tuple[str, int], timeout: float, source: tuple[str, int] | None) -> socket.socket:
         """What http.client calls in place of socket.create_connection."""
@@ -84,19 +84,15 @@ class _Delivery:
                 held.shutdown(socket.SHUT_RDWR)
 
 
-class _Http(urllib.request.HTTPHandler):
+class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Takes the place of both for an opener."""
+
     def __init__(self, delivery: _Delivery) -> None:
         super().__init__()
         self._delivery = delivery
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         return self.do_open(functools.partial(_connection, http.client.HTTPConnection, self._delivery), req)
-
-
-class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, delivery: _Delivery) -> None:
-        super().__init__()
-        self._delivery = delivery
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         return self.do_open(functools.partial(_connection, http.client.HTTPSConnection, self._delivery), req)
