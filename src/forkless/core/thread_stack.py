@@ -40,10 +40,12 @@ class OwnThread(threading.Thread):
     def start(self) -> None:
         try:
             super().start()
-        except RuntimeError:
-            raise
         except Exception as err:
-            raise RuntimeError(f"threading.Thread.start raised {type(err).__name__}: {err}") from err
+            if self.ident is None:
+                if isinstance(err, RuntimeError):
+                    raise
+                raise RuntimeError(f"threading.Thread.start raised {type(err).__name__}: {err}") from err
+            # What replaces `start` has started the thread and raised afterwards: the target must not be taken for one that does not run.
         while not self._begun.wait(0.05):  # set already, but for a thread that has ended or will do so
             if not self.is_alive() and not self._begun.is_set():
                 raise RuntimeError(
