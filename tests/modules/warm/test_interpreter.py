@@ -27,7 +27,7 @@ from forkless.modules.warm.interpreter import (
 )
 from forkless.modules.warm.payload import Wrapped
 from forkless.modules.warm.pool import DESCRIPTORS, TRIES, InterpreterPool
-from forkless.modules.warm.program import BOOT, PROGRAM, server_program
+from forkless.modules.warm.program import BOOT, PATIENCE, PROGRAM, server_program
 from forkless.modules.warm.remote import child, main
 
 
@@ -171,6 +171,57 @@ def test_one_that_says_that_it_cannot_execute_its_program_has_started_nothing(sa
 def test_one_whose_input_ends_before_its_program_says_that_it_has_started_nothing():
     done = subprocess.run([sys.executable, "-c", BOOT], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     assert done.stdout.endswith(bytes(8) + b"F")
+
+
+SIGNALS = """
+import os, signal, sys
+{before}
+os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+"""
+
+
+@pytest.mark.spawns
+@pytest.mark.parametrize(
+    "before",
+    ["pass", "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())", "signal.signal(signal.SIGALRM, signal.SIG_IGN)"],
+    ids=["as usual", "blocked", "ignored"],
+)  # fmt: skip
+def test_one_whose_program_does_not_come_ends_whatever_the_program_that_started_it_did_to_signals(before):
+    boot = BOOT.replace(f"alarm({PATIENCE})", "alarm(1)")
+    command = [sys.executable, "-c", SIGNALS.format(before=before), boot]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:  # stdin stays open
+        try:
+            assert child.stdout.read().endswith(bytes(8) + b"F")
+            assert child.wait(240) != 0
+        finally:
+            child.kill()
+
+
+@pytest.mark.spawns
+def test_one_that_says_other_things_all_the_time_is_given_up_like_one_that_says_nothing(monkeypatch):
+    read = os.read
+    monkeypatch.setattr(
+        os, "read", lambda number, _most: read(number, 1)
+    )  # the program is faster, however busy the machine
+    line = channel.ProgramChannel(WarmInterpreter("there"), ["yes"])
+    with pytest.raises(NotStartedError, match="did not greet in time"):
+        line.begin(become=None, password=None, verdict=1.0, greeting=1.0)
+
+
+@pytest.mark.spawns
+@pytest.mark.parametrize("swallows", [True, False], ids=["swallowed", "let through"])
+def test_one_whose_program_hangs_before_it_begins_ends(swallows):
+    """In an import from a file system that does not answer, for example, under code that ignores errors of it."""
+    body = b"import time\ntry: time.sleep(600)\nexcept Exception: %s\n" % (b"time.sleep(600)" if swallows else b"raise")
+    program = zlib.compress(body)
+    boot = BOOT.replace(f"alarm({PATIENCE})", "alarm(1)")
+    with subprocess.Popen([sys.executable, "-c", boot], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            child.stdin.write(PROGRAM.pack(b"T", len(program)) + program)
+            child.stdin.flush()
+            assert child.stdout.read().endswith(bytes(8) + b"F")
+        finally:
+            child.kill()
 
 
 def test_one_that_cannot_serve_is_not_started_again():

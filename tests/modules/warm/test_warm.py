@@ -393,6 +393,33 @@ def test_modules_run_cold_where_a_wrapper_of_python_keeps_stdin(project, monkeyp
     assert done.read_text() == "once\n"
 
 
+WRAPPER = """#!{python}
+import os, signal, sys
+{before}
+os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["pass", "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGUSR2])", "signal.signal(signal.SIGALRM, signal.SIG_IGN)"],
+    ids=["as usual", "blocked", "ignored"],
+)  # fmt: skip
+def test_modules_inherit_what_a_wrapper_of_python_did_to_signals(project, before):
+    """An interpreter has an alarm until it serves, which must leave no trace."""
+    wrapper = project.folder / "python"
+    wrapper.write_text(WRAPPER.format(python=sys.executable, before=before))
+    wrapper.chmod(0o755)
+    found = []
+    for modules in ("warm", "cold"):
+        tasks = "    - command: grep -E '^Sig(Blk|Ign)' /proc/self/status\n"
+        variables = {"ansible_python_interpreter": str(wrapper)}
+        result = forkless.run(**project(tasks), limit="a", extra_vars=variables, modules=modules, timeout=240)
+        assert result.rc == 0, result.stdout
+        found.append(values(result, "stdout_lines"))
+    assert found[0] == found[1]
+
+
 def test_an_interpreter_that_is_killed_between_two_tasks_is_started_again(project):
     (project.folder / "library/mine.py").write_text(MODULE)
     (project.folder / "module_utils/mine.py").write_text("VALUE = 1\n")

@@ -96,8 +96,9 @@ class ProgramChannel:
         became = become is None
         deadline = time.monotonic() + (greeting if became else verdict)
         while not self._interpreter.ready.is_set():
-            ready = watch.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            if not ready:
+            left = deadline - time.monotonic()
+            ready = watch.poll(max(0.0, left) * 1000)
+            if not ready or left < 0:  # what says something else all the time does not greet, either
                 raise NotStartedError("the warm interpreter did not greet in time")
             fd = ready[0][0]
             chunk = os.read(fd, 1 << 16)

@@ -23,16 +23,20 @@ PATIENCE = 20  # seconds from an interpreter's greeting until the server's progr
 # as its head says and by os.read, so that the frames after it stay in the pipe, and executes it. Imports make hardly any garbage, so the collector is off
 # until a module's process begins. If the program cannot be executed, it says so (F): an interpreter that ends without a word may have carried out the
 # order that followed the program. It says the same if its input has ended, or if the program has not begun in time: a wrapper may keep stdin for itself. The
-# alarm is set here, not on the controller, which cannot know whether an order was carried out and its first word is late. The greeting's first bytes (main.MAGIC) are not in the command line, which a shell or a terminal may echo.
+# alarm is set here, not on the controller, which cannot know whether an order was carried out and its first word is late. It ends the process whatever is
+# being executed, also where the signal was blocked or ignored before, which the server's `main` restores for modules. The greeting's first bytes (main.MAGIC)
+# are not in the command line, which a shell or a terminal may echo.
 BOOT = (
-    "import gc,marshal,os,signal,sys,zlib,_frozen_importlib_external as e;gc.disable();q=lambda *a:1/0;"
+    "import gc,marshal,os,signal,sys,zlib,_frozen_importlib_external as e;gc.disable();"
+    'q=lambda *a:(os.write(1,bytes(8)+b"F"),os._exit(3));'
     'x=sys.excepthook;sys.excepthook=lambda *a:os.write(1,bytes(8)+b"F")and x(*a);'
     'h="%s %d.%d"%("" if sys.flags.optimize else e.MAGIC_NUMBER.hex(),*sys.version_info[:2]);'  # bytecode depends on PYTHONOPTIMIZE, too
-    f"signal.signal(signal.SIGALRM,q);signal.alarm({PATIENCE});"
+    "s=signal.signal(signal.SIGALRM,q),signal.pthread_sigmask(signal.SIG_UNBLOCK,[signal.SIGALRM]);"
+    f"signal.alarm({PATIENCE});"
     'os.write(1,bytes(2)+b"forkless-warm"+bytes(1)+len(h).to_bytes(4,"big")+bytes(4)+b"H"+h.encode());'
     "r=lambda n,b=bytes():b if len(b)>=n else r(n,b+(os.read(0,n-len(b)) or q()));"
     'k=r(5);c=zlib.decompress(r(int.from_bytes(k[1:],"big")));'
-    'exec(marshal.loads(c) if k[:1]==b"M" else c,dict(__name__="forkless_far",excepthook=x))'
+    'exec(marshal.loads(c) if k[:1]==b"M" else c,dict(__name__="forkless_far",excepthook=x,alarm=s))'
 )
 PROGRAM = struct.Struct(">cI")  # the head of the server's program: M (bytecode) or T (text), and its length
 OLDEST = (3, 8)  # the oldest Python that executes the server

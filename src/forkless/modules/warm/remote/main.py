@@ -471,7 +471,9 @@ class RemoteServer:
 
 def main(ask_groups: bool) -> None:
     signal.alarm(0)  # the command line's, for a program that does not come
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    handler, blocked = globals().get("alarm", (signal.SIG_DFL, ()))  # as they were before, which modules inherit
+    signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     inp, out = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
