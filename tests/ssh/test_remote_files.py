@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+import subprocess
 import tarfile
 
 import pytest
@@ -62,6 +63,9 @@ class ActionModule(ActionBase):
                 result["text"] = file.read()
         elif how == "nothing":
             result["text"] = ""
+        elif how == "a folder that cannot be removed":
+            self._execute_module("file", {"path": folder + "sub/below", "state": "directory"}, task_vars=task_vars)
+            self._execute_module("file", {"path": folder + "sub", "mode": "0500"}, task_vars=task_vars)
         return result
 """
 PLAY = """
@@ -281,3 +285,16 @@ def test_what_cannot_be_laid_down_whole_is_not_there_at_all(tmp_path):
     assert (tmp_path / "above/folder").stat().st_mode & 0o777 == 0o700
     with pytest.raises(FileExistsError):
         main.write_files(lay)
+
+
+@pytest.mark.parametrize("connection", ["forkless.core.ssh", "ssh"])
+def test_a_folder_that_cannot_be_removed_after_a_hosts_last_task_is_told_of(project, sshds, play, connection):
+    """Nobody waits for its removal, and no later task tells of it: the end of the run does, once for each host."""
+    (project / "hosts.ini").write_text(sshds.inventory(connection))
+    book = "- hosts: targets\n  gather_facts: false\n  tasks:\n  - by_hand: {how: a folder that cannot be removed}\n"
+    done = play(book)
+    assert done.rc == 0, done.stdout
+    warned = re.findall(r"Error deleting remote temporary\s+files\s+\(rc:\s+1,\s+stderr:\s+(\S+)", done.stdout)
+    assert len(set(warned)) == len(warned) == len(sshds.hosts), done.stdout
+    for folder in warned:
+        subprocess.run(["rm", "-rf", folder.rstrip(":")], check=True)

@@ -30,6 +30,7 @@ from forkless.modules.in_process.execution import full_name
 from forkless.modules.in_process.invocation import VIEWS
 from forkless.modules.live_output import TaskOutput
 from forkless.modules.warm import archives, import_cache, transports
+from forkless.modules.warm.interpreter import not_removed
 from forkless.modules.warm.pool import InterpreterPool, interpreter_pool
 from forkless.patching import seams
 
@@ -49,6 +50,7 @@ __all__ = [
     "has_own_folder",
     "installed",
     "interpreter_pool",
+    "not_removed",
     "run",
 ]
 

@@ -152,6 +152,7 @@ def active_run(
         context.enter_worker(run_context, None),  # the gate may import ansible-core, in this run's environment
         _config_gate.passed(config, stop=run_context.stop, wait=wait, ours=ours),
         kept_runs.kept(run_context.ident),
+        _folders_told_of(run_context),
         modules.interpreter_pool() as run_context.interpreters,
     ):
         forget = run_context.stop.listen(thread_worker.on_stop(run_context))
@@ -168,6 +169,21 @@ def active_run(
                 not run_context.left_behind
             ):  # an abandoned run thread still needs its CLI arguments in `state` on its way out
                 run_context.state.clear()
+
+
+@contextlib.contextmanager
+def _folders_told_of(run_context: RunContext) -> Iterator[None]:
+    """
+    Warn of temporary folders on hosts that could not be removed after a host's last task, when the block ends: a later task would have
+    told of them. An abandoned run thread may hold the display's lock, so nothing is told then.
+    """
+    try:
+        yield
+    finally:
+        pool = run_context.interpreters
+        left = pool.take_not_removed() if pool is not None and not run_context.left_behind else ()
+        for path, why in left:
+            sys.modules["ansible.utils.display"].Display().warning(modules.not_removed(path, why))
 
 
 class ThreadsEngine:

@@ -28,7 +28,7 @@ from forkless.modules.warm import payload, transports
 from forkless.modules.warm import remote_temp_dir as remote_temp_dirs
 from forkless.modules.warm.archives import ArchiveReference, archive_by_reference
 from forkless.modules.warm.async_task import AsyncTask, UnknownWrapperError, end_followed_job, follow_job
-from forkless.modules.warm.interpreter import InterpreterLostError, NotStartedError, WarmInterpreter
+from forkless.modules.warm.interpreter import InterpreterLostError, NotStartedError, WarmInterpreter, not_removed
 from forkless.modules.warm.late_temp_dir import promise_temp_dir
 from forkless.modules.warm.program import BOOT, server_program
 
@@ -241,7 +241,7 @@ class WarmExecution(ColdExecution):
             except NotStartedError as err:
                 raise _RunColdError(str(err)) from err
             for path, why in interpreter.take_not_removed():
-                _display().warning(f"Error deleting remote temporary files (rc: 1, stderr: {path}: {why})")
+                _display().warning(not_removed(path, why))
             try:
                 with _uploading(remote_temp_dir if lay else None, interpreter):
                     done = _as_a_shell_says(*interpreter.run(module, order, interrupt=self.interrupt, tell=tell))

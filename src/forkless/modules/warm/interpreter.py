@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from forkless.modules.ansible_types import CommandOutput, TellOutput
     from forkless.modules.warm.payload import Manifest, Piece, Wrapped
 
-__all__ = ["Channel", "InterpreterLostError", "NotStartedError", "WarmInterpreter"]
+__all__ = ["Channel", "InterpreterLostError", "NotStartedError", "WarmInterpreter", "not_removed"]
 
 _OUTPUT = struct.Struct(">cI")  # stream, lines dropped before; the text follows
 GRACE = 5.0  # seconds for an interpreter to end after it was asked to
@@ -41,6 +41,11 @@ class NotStartedError(Exception):
 
 class InterpreterLostError(Exception):
     """The interpreter ended while a module may have been running."""
+
+
+def not_removed(path: str, why: str) -> str:
+    """Stock Ansible's warning of a temporary folder that could not be removed."""
+    return f"Error deleting remote temporary files (rc: 1, stderr: {path}: {why})"
 
 
 class Channel(Protocol):
@@ -95,6 +100,8 @@ class WarmInterpreter:
         )  # set and cleared with the lock held, so that it never contradicts `_removals`
         self._removal_lock = threading.Lock()
         self._not_removed: list[tuple[str, str]] = []
+        self.leftovers: list[tuple[str, str]] = []
+        """Where `close` puts what is in no `take_not_removed`: the pool's, which outlives the interpreter."""
         self._sent: set[str] = set()
         self._parts: set[str] = set()
         # Serializes writes to the channel: frames never interleave, and a payload's files precede the order that needs
@@ -258,7 +265,7 @@ class WarmInterpreter:
         """
         Have a folder removed before the next order is carried out, without waiting for it: `close` does. NotStartedError: it was not asked for.
 
-        Any thread may call this. What could not be removed is in the next `take_not_removed`.
+        Any thread may call this. What could not be removed is in the next `take_not_removed`, or after `close` in `leftovers`.
         """
         number, frame = next(self._numbers), json.dumps({"remove": path}).encode()
         self.used = time.monotonic()
@@ -424,6 +431,7 @@ class WarmInterpreter:
         self.lost = True
         if self._removals and not self.ended.is_set():  # the end of a connection may overtake what was sent over it
             self._all_removed.wait(GRACE)
+        self.leftovers += self.take_not_removed()
         if self._channel is not None:
             self._channel.close()
 

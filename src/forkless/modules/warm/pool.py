@@ -38,6 +38,7 @@ class InterpreterPool:
         ] = []  # become users' interpreters that are being closed, with their machines
         self._slots: dict[Hashable, _Slot] = {}
         self._notes: dict[Hashable, dict[Any, str]] = {}
+        self._leftovers: list[tuple[str, str]] = []
         self._closed = False
 
     def get(
@@ -74,6 +75,7 @@ class InterpreterPool:
             slot.drop()
             try:
                 slot.interpreter = start()
+                slot.interpreter.leftovers = self._leftovers
             except NotStartedError:
                 slot.failed += 1
                 raise
@@ -170,6 +172,11 @@ class InterpreterPool:
             self._notes.pop(place, None)
         for slot in slots:
             slot.drop()
+
+    def take_not_removed(self) -> list[tuple[str, str]]:
+        """Folders on hosts that interpreters, now closed, could not remove after their last task, and why; each is returned once."""
+        found, self._leftovers[:] = list(self._leftovers), []
+        return found
 
     def close(self) -> None:
         with self._lock:
