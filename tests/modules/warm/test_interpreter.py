@@ -311,8 +311,34 @@ def test_the_removal_of_a_folder_is_waited_for_at_the_end_only(monkeypatch):
     interpreter._hear(b"X", two, b"0")
     closing.join(240)
     assert line.closed
-    assert interpreter.take_not_removed() == [("/one", "Permission denied")]
-    assert interpreter.take_not_removed() == []
+    interpreter.close()
+    assert interpreter.leftovers == [("/one", "Permission denied")]
+
+
+@pytest.mark.parametrize("ends", ["retired", "retired while it works", "closed with the run"])
+def test_what_an_interpreter_could_not_remove_after_its_last_task_is_known_to_its_pool(ends):
+    pool, interpreter, line = InterpreterPool(), WarmInterpreter("there"), Line()
+    interpreter.attach(line)
+    pool.get("place", "key", lambda: interpreter)
+    interpreter.remove_folder("/before", interrupt=NEVER_INTERRUPTED)
+    interpreter._hear(b"N", line.frames[-1][1], b"Permission denied")
+    assert interpreter.take_not_removed() == [("/before", "Permission denied")]
+    interpreter.remove_folder("/one", interrupt=NEVER_INTERRUPTED)
+    interpreter._hear(b"N", line.frames[-1][1], b"Permission denied")
+    if ends == "retired while it works":
+        line.frames.clear()
+        thread, _ = asking(interpreter)
+        pool.forget(interpreter)
+        assert not line.closed
+        interpreter._hear(b"X", line.frames[0][1], b"0")
+        thread.join(240)
+    elif ends == "retired":
+        pool.forget(interpreter)
+    else:
+        pool.close()
+    assert line.closed
+    assert pool.take_not_removed() == [("/one", "Permission denied")]
+    assert pool.take_not_removed() == []
 
 
 def test_a_removal_that_could_not_be_asked_for_is_not_waited_for():
