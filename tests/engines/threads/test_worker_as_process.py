@@ -15,6 +15,7 @@ import types
 import pytest
 
 from engines_support import messages
+from forkless.core import trace_functions
 from forkless.engines.threads.workers import thread_locals
 
 pytestmark = [pytest.mark.spawns]
@@ -282,6 +283,48 @@ def test_what_a_library_keeps_for_a_thread_is_not_seen_by_the_next_task(project,
     assert result.rc == 0, result.stdout
     found = [event.event_data["res"]["msg"] for event in result.events if event.event == "runner_on_ok"]
     assert [one for one in found if one != "done"] == [{}] * 2 * len(HOSTS)
+
+
+SETS = """
+from sys import setprofile
+import sys, types
+import a_library_of_the_process as library
+
+class AtTheEnd:
+    def __del__(self):
+        library.inside.set()
+        library.asked.wait(240)
+
+def made(end=None):
+    def function(*_):
+        return None
+    function.end = end
+    return function
+
+if host == "h1":
+    SETTER(made(AtTheEnd()))
+    SETTER(None)
+else:
+    library.inside.wait(240)
+    try:
+        SETTER(made())
+    finally:
+        library.asked.set()
+return ["done"]
+"""
+
+
+@pytest.mark.parametrize("setter", ["sys.settrace", "setprofile"])
+def test_workers_set_trace_functions_at_the_same_time(project, library, monkeypatch, setter):
+    """One is in the midst of it, as the function before has ended and code is executed for that, until the other one has set its own, or waits for that."""
+    library.inside, library.asked = threading.Event(), threading.Event()
+    waiting = types.SimpleNamespace(
+        monotonic=time.monotonic, sleep=lambda seconds: (library.asked.set(), time.sleep(seconds))
+    )
+    monkeypatch.setattr(trace_functions, "time", waiting)
+    result = project.run(lookup(project, "sets", SETS.replace("SETTER", setter)), forks=2, limit="h1,h2", timeout=240)
+    library.asked.set()
+    assert messages(result) == {"h1": "done", "h2": "done"}, result.stdout
 
 
 def test_what_a_library_keeps_for_a_thread_is_there_until_the_task_ends(project, library):

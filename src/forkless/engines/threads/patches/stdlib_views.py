@@ -20,6 +20,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
+from forkless.core import trace_functions
 from forkless.engines.threads import context
 from forkless.engines.threads.patches import worker_descriptors, worker_signals, working_directory
 from forkless.engines.threads.patches.worker_os import os_view
@@ -47,6 +48,10 @@ __all__ = [
 
 
 class _SysView(WorkerView):
+    if trace_functions.BY_ONE_THREAD_AT_A_TIME:
+        settrace = staticmethod(trace_functions.set_trace)
+        setprofile = staticmethod(trace_functions.set_profile)
+
     @property
     def stdout(self) -> TextStream:
         stream: TextStream = self._stream("stdout")

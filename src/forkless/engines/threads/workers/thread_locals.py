@@ -16,7 +16,7 @@ import sys
 import threading
 from typing import cast
 
-from forkless.core import own_thread_locals
+from forkless.core import own_thread_locals, trace_functions
 from forkless.engines.threads.patches import event_loops
 
 __all__ = ["CAN_BE_CLEARED", "FreshThread", "ThreadLocals"]
@@ -132,9 +132,9 @@ class FreshThread:
         """Make the calling thread like that again, under this name."""
         thread = threading.current_thread()
         if sys.gettrace() is not self._trace:
-            sys.settrace(self._trace)
+            trace_functions.set_trace(self._trace)
         if sys.getprofile() is not self._profile:
-            sys.setprofile(self._profile)
+            trace_functions.set_profile(self._profile)
         if sys.get_asyncgen_hooks() != self._hooks:
             sys.set_asyncgen_hooks(*self._hooks)
         if sys.get_coroutine_origin_tracking_depth() != self._depth:
