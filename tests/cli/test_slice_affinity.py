@@ -76,6 +76,62 @@ def test_threads_stay_on_a_core_and_programs_have_all_cores(tmp_path):
     }
 
 
+FREED = """
+import json, os, subprocess, sys, threading, time
+from forkless.cli import slice_affinity
+
+core, kernel = int(sys.argv[1]), os.sched_getaffinity
+everything = len(kernel(0))
+start = subprocess._fork_exec
+
+def start_and_be_freed(*args):
+    kept.free()
+    return start(*args)
+
+subprocess._fork_exec = start_and_be_freed
+kept = slice_affinity.keep_to(core)
+subprocess.run([sys.executable, "-c", ""])  # the slice is freed in the midst of that
+found = {"that starts a program": len(kernel(0))}
+
+kept.back({core})
+found["that comes back later"] = len(kernel(0))
+
+# A thread starts another one after the threads were listed, and before its own turn.
+late, go_on, ended, listed = [], threading.Event(), threading.Event(), os.listdir
+def start_another():
+    go_on.wait()
+    late.append(threading.Thread(target=ended.wait))
+    late[0].start()
+    done.set()
+first, done = threading.Thread(target=start_another), threading.Event()
+first.start()
+def list_threads(path):
+    answer = listed(path)
+    if not late:
+        os.sched_setaffinity(first.native_id, {core})
+        go_on.set()
+        done.wait()
+    return answer
+os.listdir = list_threads
+kept.free()
+found["started meanwhile"] = len(kernel(late[0].native_id))
+ended.set()
+print(json.dumps(found))
+"""
+
+
+@needs_two_cores
+def test_no_thread_stays_on_its_core_whatever_it_does_while_its_slice_is_freed():
+    command = [sys.executable, "-W", "ignore", "-c", FREED, str(CORES[-1])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    all_cores = len(CORES)
+    assert json.loads(done.stdout or "{}") == {
+        "that starts a program": all_cores,
+        "that comes back later": all_cores,
+        "started meanwhile": all_cores,
+    }, done.stderr
+
+
 LACKING = """
 import os, subprocess, sys
 from forkless.cli import slice_affinity
@@ -103,10 +159,11 @@ os.execv(sys.executable, [sys.executable, "-m", "forkless", "playbook", "--slice
 STATUS = "lookup('file', '/proc/thread-self/status')"
 
 
-def sliced(folder, tasks, off=""):
+def sliced(folder, tasks, off="", inventory=""):
     (folder / "hosts.ini").write_text(
-        f"h1\nh2\n[all:vars]\nansible_connection=local\nansible_python_interpreter={sys.executable}\n"
+        inventory or f"h1\nh2\n[all:vars]\nansible_connection=local\nansible_python_interpreter={sys.executable}\n"
     )
+    (folder / "hosts.ini").chmod(0o755 if inventory else 0o644)
     (folder / "site.yml").write_text(f"- hosts: all\n  gather_facts: false\n  tasks:\n{tasks}")
     cores = ",".join(map(str, CORES[:2]))
     done = subprocess.run(
@@ -152,5 +209,45 @@ def test_a_slice_may_use_all_cores_when_another_has_ended(tmp_path):
       retries: 300
       delay: 0.5
 """,
+    )
+    assert "ok: [h2]" in said
+
+
+# The slices read the inventory at the same time; the second one has it when the first one has ended.
+INVENTORY = """#!{python}
+import json, os, sys, time
+if sys.argv[1] == "--list":
+    folder, slice = {folder!r}, os.getppid()
+    with open(f"/proc/{{slice}}/cmdline") as file:
+        answer = file.read().split("\\0")[4]
+    if answer != "-1":
+        with open(folder + "/written", "w") as file:
+            file.write(str(slice))
+        os.rename(folder + "/written", folder + "/first")
+    else:
+        while not os.path.exists(folder + "/first"):
+            time.sleep(0.01)
+        with open(folder + "/first") as file:
+            first = file.read()
+        while os.path.exists("/proc/" + first):
+            time.sleep(0.01)
+    variables = dict(ansible_connection="local", ansible_python_interpreter={python!r})
+    print(json.dumps(dict(all=dict(hosts=["h1", "h2"], vars=variables), _meta=dict(hostvars={{}}))))
+"""
+
+
+@needs_two_cores
+def test_a_slice_that_begins_when_another_has_ended_may_use_all_cores(tmp_path):
+    said = sliced(
+        tmp_path,
+        f"""\
+    - meta: end_host
+      when: inventory_hostname == 'h1'
+    - debug:
+      until: {STATUS} | regex_search('Cpus_allowed_list:.*') is search('[,-]')
+      retries: 3
+      delay: 1
+""",
+        inventory=INVENTORY.format(python=sys.executable, folder=str(tmp_path)),
     )
     assert "ok: [h2]" in said

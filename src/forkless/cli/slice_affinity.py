@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from forkless.core import switches
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from forkless.patching.seam import Seam
 
-__all__ = ["NAME", "choose", "free", "keep_to"]
+__all__ = ["NAME", "Kept", "choose", "keep_to"]
 
 NAME = "slice-cores"
 
@@ -37,40 +38,62 @@ def choose(cores: list[int], many: int) -> list[int | None]:
     return [cores[number % len(cores)] for number in range(many)]
 
 
-def _set_for_threads(pid: int, cores: Collection[int]) -> None:
-    """For all threads of a process. One that is started meanwhile has the cores of the thread that starts it."""
-    with contextlib.suppress(OSError):  # the process has ended
-        for thread in os.listdir(f"/proc/{pid}/task"):
+def _set_for_threads(cores: Collection[int]) -> None:
+    """
+    For all threads of this process, also those that are started meanwhile. A new one has the cores of the thread that starts it, which may
+    be one that this has not come to yet; so it ends when no thread is new.
+    """
+    done: set[str] = set()
+    while new := set(os.listdir("/proc/self/task")) - done:
+        done |= new
+        for thread in new:
             with contextlib.suppress(OSError):  # the thread has ended, or a sandbox forbids it
                 os.sched_setaffinity(int(thread), cores)
 
 
-def free(pid: int, cores: list[int]) -> None:
-    """Let a slice use all cores again: another one has ended, and its core would be idle."""
-    _set_for_threads(pid, cores)
+class Kept:
+    """The threads of this process are kept on one core, but not the programs that it starts, until `free` is called."""
+
+    def __init__(self, everything: set[int]) -> None:
+        self.everything = everything
+        self._freed = False
+        self._lock = threading.Lock()  # guards the field, and is held for one system call
+
+    def free(self) -> None:
+        """Let this process use all cores from now on. Any thread may call this, at any time."""
+        with self._lock:
+            self._freed = True  # from here on nobody goes back to one core
+        _set_for_threads(self.everything)
+
+    def back(self, cores: Collection[int]) -> None:
+        """The calling thread has started a program: let it have its cores again."""
+        with self._lock, contextlib.suppress(OSError):
+            if not self._freed:
+                os.sched_setaffinity(0, cores)
 
 
-def keep_to(core: int) -> None:
+def keep_to(core: int) -> Kept | None:
     """
-    Keep all threads of this process on one core, but not the programs that they start. It is not undone: the process is a slice. On a Python
-    without one of the names that start programs, nothing is done.
+    Keep all threads of this process, which is a slice, on one core, but not the programs that they start. None: on a Python without one of the
+    names that start programs, nothing is done.
     """
     # Not at the top: the parent does not need it, and the slices start when that has imported all.
     from forkless.patching import seams
 
-    everything = os.sched_getaffinity(0)
+    kept = Kept(os.sched_getaffinity(0))
     try:
-        seams.install(_seams(everything))
+        seams.install(_seams(kept))
     except UnsupportedError:
-        return
-    os.register_at_fork(after_in_child=lambda: _set_for_threads(os.getpid(), everything))
-    _set_for_threads(os.getpid(), {core})
+        return None
+    os.register_at_fork(after_in_child=lambda: _set_for_threads(kept.everything))
+    _set_for_threads({core})
+    return kept
 
 
-def _seams(everything: set[int]) -> list[Seam]:
+def _seams(kept: Kept) -> list[Seam]:
     from forkless.patching.seam import Seam, made_by
 
-    ask = os.sched_getaffinity
+    ask, everything = os.sched_getaffinity, kept.everything
 
     def on_all_cores(start: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(start)
@@ -82,8 +105,7 @@ def _seams(everything: set[int]) -> list[Seam]:
             try:
                 return start(*args, **kwargs)
             finally:
-                with contextlib.suppress(OSError):
-                    os.sched_setaffinity(0, before)
+                kept.back(before)
 
         return started
 

@@ -11,6 +11,7 @@ tasks take themselves.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -23,6 +24,7 @@ from forkless.cli.command_view import CommandView
 from forkless.cli.slice_records import COLUMNS, HEADER, TEXT, SliceRecords
 from forkless.core.errors import SpecError
 from forkless.core.terminal import TerminalChoices
+from forkless.core.thread_stack import OwnThread
 
 if TYPE_CHECKING:
     import argparse
@@ -111,16 +113,25 @@ class _SliceView(CommandView):
         if not told:  # the parent has ended, or has no hosts for this slice
             raise SystemExit(0)
         limit, core = slice_records.part_in(told)
-        if core is not None:
-            slice_affinity.keep_to(core)
+        if core is not None and (kept_to := slice_affinity.keep_to(core)) is not None:
+            watch = OwnThread(target=self._free_when_told, args=(kept_to,), name="forkless-slice-core")
+            with contextlib.suppress(RuntimeError):  # no thread can be started: the slice stays on its core
+                watch.start()
         if kept is not None:
             sys.stderr.flush()
             os.dup2(self._stderr, 2)
         return limit
 
     def _told(self) -> str:
-        with open(self._descriptor, encoding="utf-8") as told:
-            return told.read()
+        """What the parent says when it knows the hosts: a line, or nothing. The end comes when a slice has ended."""
+        told = b""
+        while not told.endswith(b"\n") and (more := os.read(self._descriptor, 1 << 16)):
+            told += more
+        return told.decode()
+
+    def _free_when_told(self, kept: slice_affinity.Kept) -> None:
+        os.read(self._descriptor, 1)  # ends with the parent, or with a slice
+        kept.free()
 
     def tell_failure(self) -> None:
         """The slice has failed. If that was before it knew its hosts, and it has some, write what was kept back: no other slice says it."""

@@ -70,7 +70,9 @@ class _Slice:
         self, number: int, argv: list[str], output: SlicedOutput, ended: Callable[[], None] = lambda: None
     ) -> None:
         self._output, self._number, self._ended = output, number, ended
-        hosts, self._hosts = os.pipe()
+        self._lock = threading.Lock()  # guards the next three
+        self._begun = self._freed = False
+        hosts, self._hosts = os.pipe()  # -1 when it is closed
         self._answer, answer = os.pipe() if number == 1 else (-1, -1)
         passed = (hosts, answer) if number == 1 else (hosts,)
         try:
@@ -96,9 +98,25 @@ class _Slice:
 
     def begin(self, part: str) -> None:
         """Let the process run its part of the hosts (slice_records.part); with "" it ends, and nothing was run."""
-        # A process that has ended says so by its exit code.
-        with contextlib.suppress(BrokenPipeError), open(self._hosts, "w", encoding="utf-8") as file:
-            file.write(part)
+        with self._lock:
+            # A process that has ended says so by its exit code.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._hosts, f"{part}\n".encode() if part else b"")
+            self._begun = True
+            if not part or self._freed:
+                self._close()
+
+    def free(self) -> None:
+        """Let the process use all cores: another one has ended, and its core would be idle. The end of what it is told says so."""
+        with self._lock:
+            self._freed = True
+            if self._begun:
+                self._close()
+
+    def _close(self) -> None:
+        if self._hosts >= 0:
+            os.close(self._hosts)
+        self._hosts = -1
 
     def _read(self) -> None:
         assert self._process.stdout is not None  # noqa: S101  # for the type checker
@@ -107,11 +125,6 @@ class _Slice:
             with contextlib.suppress(OSError, ValueError):
                 self._output.line(line, self._number)
         self._ended()
-
-    def free(self, cores: list[int]) -> None:
-        """Let the process use all cores, if it has not ended: another process may have its number then."""
-        if self._process.returncode is None:
-            slice_affinity.free(self._process.pid, cores)
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(OSError):
@@ -127,6 +140,8 @@ class _Slice:
         self._thread.join()
         assert self._process.stdout is not None  # noqa: S101  # for the type checker
         self._process.stdout.close()
+        with self._lock:
+            self._close()
         return 128 - code if code < 0 else code
 
 
@@ -272,13 +287,10 @@ def main(argv: list[str]) -> int:
         sys.stdout.reconfigure(errors="replace")  # as Ansible does: what hosts print need not be text
     output = SlicedOutput()
     running: list[_Slice] = []
-    cores = platform.core_numbers()
-    own: list[int | None] = []
 
     def free() -> None:
-        if any(core is not None for core in own):
-            for one in running:
-                one.free(cores)
+        for one in running:
+            one.free()
 
     def start(many: int) -> None:
         for number in range(len(running) + 1, many + 1):
@@ -306,7 +318,7 @@ def main(argv: list[str]) -> int:
         if came:  # those that were started after it do not know
             _end(running)
             return 128 + came[0]
-        own += slice_affinity.choose(cores, len(parts))
+        own = slice_affinity.choose(platform.core_numbers(), len(parts))
         for number, one in enumerate(running):
             path = os.path.join(folder, f"slice-{number + 1}")
             if number < len(parts):
