@@ -55,6 +55,7 @@ def programs_can_be_started():
 @pytest.fixture(scope="session", autouse=True)
 def nothing_outlives_the_tests():
     """Fails the last test, and ends the program, if a program that any test has started still runs, whatever its parent is."""
+    guards.end_what_is_started_with_us()
     yield
     left = guards.end_what_is_left()
     if left:

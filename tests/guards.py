@@ -9,10 +9,12 @@ import importlib
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 FORKS = ("os.fork", "os.forkpty")
@@ -117,16 +119,48 @@ def mark_what_is_started() -> None:
 def end_what_is_left() -> list[str]:
     """Kills programs with the mark of this process that still run after the grace time; returns their command lines."""
     deadline = time.monotonic() + GRACE
-    while (left := _marked()) and time.monotonic() < deadline:
+    while (left := _marked(os.environ[MARK])) and time.monotonic() < deadline:
         time.sleep(0.1)
-    for pid in left:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    _kill(left)
     return [f"{pid}: {words}" for pid, words in left.items()]
 
 
-def _marked() -> dict[int, str]:
-    mark = f"{MARK}={os.environ.get(MARK)}\0".encode()
+def end_what_is_started_with_us() -> None:
+    """
+    Have programs with the mark of this process killed when it has ended, however it did. A time limit ends it on the spot, and `forkless serve`,
+    its workers and their PostgreSQL would go on.
+    """
+    watch = subprocess.Popen(
+        [sys.executable, __file__, os.environ[MARK]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={name: value for name, value in os.environ.items() if name != MARK}, start_new_session=True,
+    )  # fmt: skip
+    _ends_with_us.append(watch.stdin)
+    watch.wait()  # it goes on in a fork, which is nobody's child: a test may look at all children of this process
+
+
+_ends_with_us: list[object] = []
+
+
+def _watch(mark: str) -> None:
+    """The program that `end_what_is_started_with_us` starts."""
+    if os.fork():
+        return
+    sys.stdin.buffer.read()  # ends with the process that has the other end
+    # What a program starts while it is killed has the mark as well.
+    deadline = time.monotonic() + 60.0
+    while (left := _marked(mark)) and time.monotonic() < deadline:
+        _kill(left)
+        time.sleep(0.05)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _marked(value: str) -> dict[int, str]:
+    mark = f"{MARK}={value}\0".encode()
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -231,3 +265,7 @@ class Belongings:
         if new.collector != self.collector:
             out.append(("collector", f"the thresholds {self.collector} became {new.collector}"))
         return out
+
+
+if __name__ == "__main__":
+    _watch(sys.argv[1])

@@ -7,6 +7,7 @@ import contextlib
 import pathlib
 import re
 import textwrap
+import time
 
 import pytest
 
@@ -76,6 +77,23 @@ def test_a_process_that_outlives_the_tests_is_named_and_ended(pytester):
     assert pid in outcome.stdout.str()
     with contextlib.suppress(FileNotFoundError):  # killed; whether somebody has reaped it is not our concern
         assert pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_process_of_tests_that_are_ended_on_the_spot_ends_too(pytester):
+    """As a time limit ends them. It is in a session of its own, and nobody's child."""
+    away = (
+        "import os\nos.posix_spawn('/bin/sh', ['sh', '-c', 'setsid sleep 600 & echo $! > pid'], os.environ)\nos.wait()\n"
+        "os._exit(1)"
+    )
+    assert run_inside(pytester, inner=away).ret == 1
+    pid = (pytester.path / "pid").read_text().strip()
+    while True:  # until the time limit
+        try:
+            if pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                break
+        except (FileNotFoundError, ProcessLookupError):
+            break
+        time.sleep(0.05)
 
 
 def test_a_clean_test_passes(pytester):
