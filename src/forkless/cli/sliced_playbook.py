@@ -101,7 +101,9 @@ class _Slice:
         with self._lock:
             # A process that has ended says so by its exit code.
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._hosts, f"{part}\n".encode() if part else b"")
+                told = f"{part}\n".encode() if part else b""
+                while told:  # a signal may cut a write
+                    told = told[os.write(self._hosts, told) :]
             self._begun = True
             if not part or self._freed:
                 self._close()
