@@ -45,10 +45,11 @@ main: $(VENV)/.ready
 	@$(BIN)/python tests/run_tests.py --workers $(TEST_WORKERS) --durations=25 --durations-min=3 $(COVER)
 	@$(if $(COVER),echo "lines that the tests reached; the files with most that they did not:" && $(REPORT),echo "coverage: from Python 3.12 on, or with make coverage")
 
-# At the same time as the tests of the default pair: both wait, for downloads and for their last tests, while the other computes. With half as
-# many tests at a time, so the default pair, which takes longer, gets most of the machine. The output is shown after its own.
+# At the same time as the tests of the default pair: both wait, for downloads and for their last tests, while the other computes. With three
+# quarters as many tests at a time, so the default pair, which takes longer, gets more of the machine, and both end at about the same time. The
+# output is shown after its own.
 pairs: $(VENV)/.ready
-	@TEST_WORKERS=$$((($(TEST_WORKERS) + 1) / 2)) $(BIN)/nox -s matrix > .cache/pairs.log 2>&1
+	@TEST_WORKERS=$$((($(TEST_WORKERS) * 3 + 3) / 4)) $(BIN)/nox -s matrix > .cache/pairs.log 2>&1
 
 coverage: $(VENV)/.ready  ## which lines the tests reach, on any Python (slower on 3.11)
 	@$(BIN)/python tests/prepare.py
