@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-import subprocess
 import tarfile
 
 import pytest
@@ -294,7 +293,12 @@ def test_a_folder_that_cannot_be_removed_after_a_hosts_last_task_is_told_of(proj
     book = "- hosts: targets\n  gather_facts: false\n  tasks:\n  - by_hand: {how: a folder that cannot be removed}\n"
     done = play(book)
     assert done.rc == 0, done.stdout
-    warned = re.findall(r"Error deleting remote temporary\s+files\s+\(rc:\s+1,\s+stderr:\s+(\S+)", done.stdout)
-    assert len(set(warned)) == len(warned) == len(sshds.hosts), done.stdout
-    for folder in warned:
-        subprocess.run(["rm", "-rf", folder.rstrip(":")], check=True)
+    said = done.stdout
+    # A path that is longer than a line is broken anywhere.
+    warned = re.findall(r"Error deleting[^/]*stderr:\s*(/[^:]+):", said.replace("\n", ""))
+    told = len(set(warned)), len(warned)
+    # The hosts are those of other tests, too.
+    clean = "chmod -R u+w ~/.ansible/tmp/ansible-tmp-*/sub && rm -r ~/.ansible/tmp/ansible-tmp-*"
+    done = play(f"- hosts: targets\n  gather_facts: false\n  tasks:\n  - ansible.builtin.raw: {clean}\n")
+    assert done.rc == 0, done.stdout
+    assert told == (len(sshds.hosts), len(sshds.hosts)), said
