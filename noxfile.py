@@ -27,6 +27,8 @@ nox.options.reuse_existing_virtualenvs = True
 
 # The one that was installed beside nox; it need not be on PATH.
 UV = shutil.which("uv", path=os.path.dirname(sys.executable) + os.pathsep + os.environ.get("PATH", "")) or "uv"
+# The minors of ansible-core that differ most.
+ENDS = {versions.KNOWN[0], versions.KNOWN[-1]}
 WORKERS = int(os.environ.get("TEST_WORKERS", "2"))
 # The virtual environments of the pairs, for all sessions.
 PAIRS = os.path.abspath(os.path.join(".nox", "pairs"))
@@ -176,14 +178,22 @@ def _not_here(python: str, core: str) -> None:
     print(f"not tested here: Python {python} with ansible-core {core} (no Python {python} on this machine)")
 
 
+def _in_short_matrix(python: str) -> list[Interpreter]:
+    if python == versions.PYTHONS[-1] and not interpreters(python):
+        python = versions.PYTHONS[-2]  # the one before it is new as well
+    return oldest_and_newest(python)
+
+
+def ends_are_tested() -> bool:
+    """Whether `nox -s matrix` tests the oldest and the newest ansible-core here: there is a Python for each."""
+    return {minor for python, minor in versions.SHORT_MATRIX if _in_short_matrix(python)} >= ENDS
+
+
 def _short_matrix(session: nox.Session) -> Iterator[tuple[str, Interpreter, str, str]]:
     """The pairs of `make test` whose Python is here: the minor of ansible-core, the Python, what pip is asked for, and the environment."""
     cores = {core.minor: core for core in versions.CORES}
     for python, minor in versions.SHORT_MATRIX:
-        here = python
-        if python == versions.PYTHONS[-1] and not interpreters(python):
-            here = versions.PYTHONS[-2]  # the one before it is new as well
-        found = oldest_and_newest(here)
+        found = _in_short_matrix(python)
         if found:
             release = releases(cores[minor])[-1]
             yield minor, found[-1], release, _environment(session, found[-1], release)
@@ -198,7 +208,7 @@ def matrix(session: nox.Session) -> None:
     at_a_time = max(1, WORKERS // 2)
     commands = {}
     for minor, python, release, venv in _short_matrix(session):
-        tests = "matrix or matrix_ends" if minor in (versions.KNOWN[0], versions.KNOWN[-1]) else "matrix"
+        tests = "matrix or matrix_ends" if minor in ENDS else "matrix"
         command = [*python.prefix, *_pytest(venv, -(-WORKERS // at_a_time)), "-m", tests, *marked()]
         commands[f"Python {python.label}, ansible-core{release}"] = command
     failed = []

@@ -17,9 +17,11 @@ PROGRAM = """#!/bin/sh
 name=${0##*/}
 case "$*" in
     *version_info*) exit 0 ;;
+    *noxfile*) echo $OTHERS; exit 0 ;;
     *run_tests.py*) name=main; echo "failed beside others, passed alone: one" > .cache/passed-alone ;;
 esac
 echo "$name says $TEST_WORKERS"
+case "$*" in *"-m not matrix_ends"*) echo "$name leaves tests to others" ;; esac
 case " $FAILING " in *" $name "*) exit 1 ;; esac
 """
 
@@ -35,10 +37,10 @@ def make_test(tmp_path):
         (programs / name).write_text(PROGRAM)
         (programs / name).chmod(0o755)
 
-    def run(failing=""):
+    def run(failing="", others=""):
         surroundings = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
         return subprocess.run(
-            ["make", "test"], cwd=tmp_path, env={**surroundings, "TEST_WORKERS": "4", "FAILING": failing},
+            ["make", "test"], cwd=tmp_path, env={**surroundings, "TEST_WORKERS": "4", "FAILING": failing, "OTHERS": others},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=240,
         )  # fmt: skip
 
@@ -52,6 +54,12 @@ def test_everything_runs_and_what_passed_only_alone_is_said_last(make_test):
     assert {"ruff says 4", "mypy says 4", "main says 4"} < set(lines)
     # The other pairs have three quarters of the workers, and are shown after the default pair.
     assert lines[-2:] == ["nox says 3", "failed beside others, passed alone: one"]
+
+
+def test_the_default_pair_leaves_tests_to_other_pairs_only_if_these_are_here(make_test):
+    said = "main leaves tests to others"
+    assert said in make_test(others='-m "not matrix_ends"').stdout.splitlines()
+    assert said not in make_test().stdout
 
 
 @pytest.mark.parametrize("part", ["ruff", "mypy", "python", "main", "nox"])

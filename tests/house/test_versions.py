@@ -154,6 +154,15 @@ def test_the_short_matrix_has_one_pair_with_the_newest_python_of_the_machine(tes
     assert not [python for python, _ in pairs if python == "3.13.0"], "the newest patch release of each"
 
 
+@pytest.mark.parametrize(
+    ("found", "are"),
+    [(["3.11.7", "3.13.0"], True), (["3.11.7", "3.14.0"], True), (["3.11.7"], False), (["3.12.1", "3.13.0"], False)],
+)
+def test_the_default_pair_leaves_tests_to_the_ends_if_both_are_among_the_pairs(tested, noxfile, found, are):
+    minors = {versions.minor_of(core.strip("=~")) for _, core in tested("matrix", *found)}
+    assert noxfile.ends_are_tested() == are == (minors >= {versions.KNOWN[0], versions.KNOWN[-1]})
+
+
 def test_the_long_matrix_has_oldest_and_newest_of_both_for_every_pair(tested):
     found = [f"{python}.{patch}" for python in versions.PYTHONS for patch in (0, 3, 15)]
     pairs = tested("full", *found)

@@ -257,7 +257,7 @@ def test_cancel_reaches_an_ssh_child(project):
     """The builtin ssh connection: the ssh program is a child of ours, and blocks in what the host does."""
     if sshd_targets.SSHD is None:
         pytest.fail(sshd_targets.MISSING, pytrace=False)
-    with sshd_targets.targets(1) as up:
+    with sshd_targets.targets(1, more=sshd_targets.QUICK_KEY_EXCHANGE) as up:
         project.write("hosts.ini", up.inventory(connection="ssh", more="ansible_ssh_args=-o ControlPersist=no"))
         run = project.start(f"- raw: sleep {LONG}\n")
         begun(run)

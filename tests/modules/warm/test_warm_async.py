@@ -147,7 +147,7 @@ def ended_with(path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes other users without a password")
 def test_a_job_outlives_interpreter_and_run_and_is_seen_as_the_one_that_stock_starts(run, shared):
-    with sshd_targets.targets(1) as up:
+    with sshd_targets.targets(1, more=sshd_targets.QUICK_KEY_EXCHANGE) as up:
         ssh = {
             "ansible_host": up.hosts[0].address,
             "ansible_port": up.hosts[0].port,
