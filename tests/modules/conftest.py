@@ -66,5 +66,5 @@ def builtin():
 def sshds():
     if sshd_targets.SSHD is None:
         pytest.fail(sshd_targets.MISSING, pytrace=False)
-    with sshd_targets.targets(3, more=sshd_targets.QUICK_KEY_EXCHANGE) as up:
+    with sshd_targets.targets(2, more=sshd_targets.QUICK_KEY_EXCHANGE) as up:
         yield up

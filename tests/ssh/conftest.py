@@ -17,7 +17,7 @@ from forkless import ssh
 def sshds():
     if sshd_targets.SSHD is None:
         pytest.fail(sshd_targets.MISSING, pytrace=False)
-    with sshd_targets.targets(3, more=sshd_targets.QUICK_KEY_EXCHANGE) as up:
+    with sshd_targets.targets(2, more=sshd_targets.QUICK_KEY_EXCHANGE) as up:
         yield up
 
 

@@ -217,11 +217,11 @@ def test_a_jump_goes_through_the_bastion(as_root, sshds, tmp_path):
 
 
 def test_the_old_way_to_say_a_jump_needs_no_program_either(as_root, sshds, tmp_path):
-    bastion, behind = sshds.hosts[0], sshds.hosts[2]
+    bastion, behind = sshds.hosts[0], sshds.hosts[1]
     path = config(tmp_path, sshds, "")
     proxy = f'-o ProxyCommand="ssh -W %h:%p -q -p {bastion.port} {sshds.user}@{bastion.address}"'
     one = ssh.Link(ssh.SshOptions(host=behind.address, port=behind.port, common_args=f"-F {path} {proxy}").settings())
-    assert one.execute("hostname").stdout == b"target2\n"
+    assert one.execute("hostname").stdout == b"target1\n"
     one.close()
 
 
