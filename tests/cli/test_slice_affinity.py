@@ -175,8 +175,7 @@ def sliced(folder, tasks, off="", inventory=""):
 
 
 @needs_two_cores
-@pytest.mark.matrix
-@pytest.mark.parametrize("off", ["", slice_affinity.NAME])
+@pytest.mark.parametrize("off", [pytest.param("", marks=pytest.mark.matrix), slice_affinity.NAME])
 def test_each_slice_has_a_core_and_its_programs_have_all_unless_it_is_switched_off(tmp_path, off):
     # Each slice waits until the other has looked: one that has ended leaves its core.
     said = sliced(
