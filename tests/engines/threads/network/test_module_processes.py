@@ -6,10 +6,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
+from types import SimpleNamespace
 
 import pytest
 
 import prepare_collections
+from forkless.engines.threads.network.device_socket import DeviceSocket
 from network_support import SOON, processes, results, wait_for
 
 pytestmark = [pytest.mark.spawns, pytest.mark.interrupts]
@@ -68,6 +71,35 @@ def test_a_socket_that_cannot_be_made_is_named(project, tmp_path):
     )
     assert result.rc == 2
     assert "could not be made: AF_UNIX path too long" in results(result)["r1"]["msg"]
+
+
+def asked(path):
+    """What a module in a process of its own is told at that path."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall((2).to_bytes(8, "big") + b"{}")
+        size = int.from_bytes(client.recv(8, socket.MSG_WAITALL), "big")
+        return client.recv(size, socket.MSG_WAITALL).decode()
+
+
+@pytest.mark.parametrize("first_to_close", [0, 1])
+def test_the_next_connection_to_a_device_takes_its_path_over_before_the_first_is_closed(tmp_path, first_to_close):
+    """A task that has timed out ends its connection, whose thread may get to that after the next task has begun."""
+
+    def device(name):
+        answers = {"handle": lambda _data: name, "ask": lambda work, _wanted: SimpleNamespace(answer=work())}
+        return SimpleNamespace(name=name, socket_path=str(tmp_path / "pc" / "path"), **answers)
+
+    both = [DeviceSocket(device("first"))]
+    assert asked(tmp_path / "pc/path") == "first"
+    both.append(DeviceSocket(device("second")))
+    assert asked(tmp_path / "pc/path") == "second"
+    both[first_to_close].close()
+    assert os.listdir(tmp_path / "pc") == (["path"] if first_to_close == 0 else [])
+    if first_to_close == 0:
+        assert asked(tmp_path / "pc/path") == "second"
+    both[1 - first_to_close].close()
+    assert os.listdir(tmp_path / "pc") == []
 
 
 def test_the_switch_gives_ansibles_helper_back(project, devices):

@@ -27,10 +27,18 @@ __all__ = ["DeviceSocket"]
 TICK = 0.25
 # Each message begins with its length: eight bytes, most significant first.
 _LENGTH = struct.Struct("!Q")
+# Whose socket is at a path. Guarded by the lock, which is held for system calls only.
+_owners: dict[str, DeviceSocket] = {}
+_lock = threading.Lock()
 
 
 class DeviceSocket:
-    """Listens at the device's path until `close`. Requests are answered one after the other, by the device's thread."""
+    """
+    Listens at the device's path until `close`. Requests are answered one after the other, by the device's thread.
+
+    After a task has timed out, the next connection to the same device has the same path, and may need it before the first is closed. It takes
+    the path over.
+    """
 
     def __init__(self, device: DeviceWorker) -> None:
         self._device = device
@@ -38,20 +46,37 @@ class DeviceSocket:
         os.makedirs(os.path.dirname(device.socket_path), mode=0o700, exist_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            self._listener.bind(device.socket_path)
+            self._take_path()
             self._listener.listen(8)
             self._listener.settimeout(TICK)
             self._thread = OwnThread(target=self._serve, name=f"forkless-device-socket-{device.name}", daemon=True)
             self._thread.start()
         except BaseException:
+            self._leave_path()
             self._listener.close()
             raise
+
+    def _take_path(self) -> None:
+        path = self._device.socket_path
+        with _lock:
+            if _owners.pop(path, None) is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+            self._listener.bind(path)
+            _owners[path] = self
+
+    def _leave_path(self) -> None:
+        path = self._device.socket_path
+        with _lock:
+            if _owners.get(path) is self:
+                del _owners[path]
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
     def close(self) -> None:
         """Remove the socket and end its thread. Called on the device's thread."""
         self._closed.set()
-        with contextlib.suppress(OSError):
-            os.unlink(self._device.socket_path)
+        self._leave_path()
         self._thread.join()
 
     def _serve(self) -> None:
