@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import subprocess
 import types
@@ -15,6 +17,7 @@ from forkless.ssh import host_keys, login, quick_login
 from forkless.ssh.asyncssh_import import asyncssh
 from forkless.ssh.quick_login import QuickLogin
 
+MSG_SERVICE_ACCEPT, MSG_EXT_INFO = 6, 7
 AS_ASYNCSSH = ["none", "publickey?", "publickey"]
 pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.spawns]
 
@@ -43,20 +46,76 @@ def test_the_first_request_is_signed_unless_that_is_switched_off(link, requests)
     assert requests == AS_ASYNCSSH
 
 
+@pytest.fixture
+def agreed(monkeypatch):
+    """For each request, whether the host had agreed to a login before it was sent. Its answer is held back for the first one, but not for ever."""
+    kind, found = asyncssh().SSHClientConnection, []
+    send, answers = kind.send_userauth_request, dict(kind._packet_handlers)
+
+    async def send_and_tell(self, *parts, **more):
+        found.append(self._auth_in_progress)
+        sent.set()
+        await send(self, *parts, **more)
+
+    async def hold_back(self, *answer):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(sent.wait(), agreed.longest)
+        answers[MSG_SERVICE_ACCEPT](self, *answer)
+
+    sent = asyncio.Event()
+    agreed = types.SimpleNamespace(longest=20.0, found=found)
+    monkeypatch.setattr(kind, "send_userauth_request", send_and_tell)
+    monkeypatch.setattr(kind, "_packet_handlers", {**answers, MSG_SERVICE_ACCEPT: hold_back})
+    return agreed
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa"])
+def test_the_first_request_does_not_wait_until_the_host_agrees_to_a_login(link, sshds, agreed, tmp_path, kind):
+    """How an RSA key signs depends on what the host says it knows."""
+    key, authorized = tmp_path / "key", sshds.folder / "authorized"
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key)], check=True)
+    before = authorized.read_text()
+    authorized.write_text(before + (tmp_path / "key.pub").read_text())
+    try:
+        assert link(key_file=str(key)).execute("echo in").stdout == b"in\n"
+    finally:
+        authorized.write_text(before)
+    assert agreed.found == [False]
+
+
+def test_a_host_that_does_not_say_which_signatures_it_knows_is_waited_for(link, agreed, monkeypatch):
+    monkeypatch.setitem(asyncssh().SSHClientConnection._packet_handlers, MSG_EXT_INFO, lambda *_: None)
+    agreed.longest = 0.1
+    assert link().execute("echo in").stdout == b"in\n"
+    assert agreed.found == [True]
+
+
+def test_a_refused_key_that_was_sent_early_is_followed_by_the_next(link, sshd, agreed, tmp_path):
+    sshd_targets.keygen(tmp_path / "other")
+    both = link(args=f"-o IdentityFile={sshd.key}", key_file=str(tmp_path / "other"))
+    assert both.execute("echo in").stdout == b"in\n"
+    assert agreed.found == [False, True]
+
+
 def test_another_asyncssh_logs_in_by_itself(link, requests, monkeypatch):
     """A connection whose fields are not those that are known is left alone."""
     of = QuickLogin.of.__func__
 
     def without_field(connection):
-        known = {
-            name: getattr(connection, name) for name in ("_auth_methods", "try_next_auth", "send_userauth_request")
-        }
-        assert of(QuickLogin, types.SimpleNamespace(**known)) is None
-        for name in known:
-            fields = {"_auth": None, **known}
+        names = (
+            "_auth",
+            "_auth_methods",
+            "_server_sig_algs",
+            "try_next_auth",
+            "send_userauth_request",
+            "send_service_request",
+        )
+        known = {name: getattr(connection, name) for name in names}
+        assert of(QuickLogin, types.SimpleNamespace(**known)) is not None
+        for name in names:
+            fields = {**known}
             del fields[name]
             assert of(QuickLogin, types.SimpleNamespace(**fields)) is None
-        return of(QuickLogin, types.SimpleNamespace(**known))
 
     monkeypatch.setattr(QuickLogin, "of", without_field)
     assert link().execute("echo in").stdout == b"in\n"

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """
-Logs in to OpenSSH with two round trips less than asyncssh does by itself.
+Logs in to OpenSSH with three round trips less than asyncssh does by itself.
 
-asyncssh first asks which methods the host accepts (by the method "none"), then whether it accepts a key, and signs when the host says so. Both
-questions are left out: the first request is signed by the first key, as other SSH libraries do it too. What is used of asyncssh is not
+asyncssh first waits until the host has agreed to a login, asks which methods it accepts (by the method "none"), then whether it accepts a key, and
+signs when the host says so. Both questions are left out: the first request is signed by the first key, as other SSH libraries do it too. And it
+follows the request for a login at once, as Dropbear's client does it. What is used of asyncssh is not
 documented, so a connection of another shape logs in as asyncssh does. FORKLESS_DISABLE=quick-login switches it off.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -26,6 +28,8 @@ class _Connection(Protocol):
 
     _auth_methods: list[bytes]
     _auth: object
+    _server_sig_algs: set[bytes]
+    send_service_request: Callable[[bytes], None]
     try_next_auth: Callable[..., None]
     send_userauth_request: Callable[..., Awaitable[None]]
 
@@ -39,29 +43,63 @@ class QuickLogin:
         self.left_out_none = False
         """Whether the host was not asked whether it lets the user in without anything."""
         self._connection = connection
+        self._begun_early = False
+        self._ask_for_login = connection.send_service_request
         self._next, self._send = connection.try_next_auth, connection.send_userauth_request
 
     @classmethod
     def of(cls, connection: object) -> QuickLogin | None:
         """For a connection that was made just now; None if asyncssh has another shape than the one that is known."""
-        if getattr(connection, "_auth_methods", None) != [b"none"] or not hasattr(connection, "_auth"):
+        if getattr(connection, "_auth_methods", None) != [b"none"]:
             return None
-        if not all(callable(getattr(connection, name, None)) for name in ("try_next_auth", "send_userauth_request")):
+        if not all(hasattr(connection, name) for name in ("_auth", "_server_sig_algs")):
+            return None
+        methods = ("try_next_auth", "send_userauth_request", "send_service_request")
+        if not all(callable(getattr(connection, name, None)) for name in methods):
             return None
         known = cast("_Connection", connection)
         made = cls(known)
         known.try_next_auth, known.send_userauth_request = made._begin, made._request
+        known.send_service_request = made._service_request
         return made
 
-    def _begin(self, **more: object) -> None:
-        """The host lets us try: begin with the keys. If it refuses them, its answer says which methods are left, as the answer to "none" does."""
+    def _service_request(self, service: bytes) -> None:
+        """Keys were exchanged, and the host is asked for a login."""
+        self._connection.send_service_request = self._ask_for_login
+        self._ask_for_login(service)
+        if self._is_openssh():
+            # When the rest of what has come is read: an OpenSSH that is not very old says with its keys which signatures it knows.
+            asyncio.get_running_loop().call_soon(self._begin_early)
+
+    def _begin_early(self) -> None:
+        """Send the first request without waiting for the answer to the one for a login."""
+        waits = self._connection.try_next_auth == self._begin
+        if waits and self._connection._server_sig_algs:
+            self._begun_early = True
+            self._try_keys()
+
+    def _begin(self, *, next_method: bool = False) -> None:
+        """
+        The host lets us try: begin with the keys. If it refuses them, its answer says which methods are left, as the answer to "none" does.
+
+        If that was done already, there is nothing to do, but for the case that no key was there (`next_method`).
+        """
+        self._connection.try_next_auth = self._next
+        if not self._begun_early:
+            self._try_keys()
+        elif next_method:
+            self._next(next_method=True)
+
+    def _try_keys(self) -> None:
         connection = self._connection
-        connection.try_next_auth = self._next
-        version = connection.get_extra_info("server_version")
-        if isinstance(version, str) and version.startswith(_SERVERS) and connection._auth_methods == [b"none"]:
+        if self._is_openssh() and connection._auth_methods == [b"none"]:
             connection._auth_methods = [b"publickey"]
             self.left_out_none = True
-        self._next(**more)
+        self._next()
+
+    def _is_openssh(self) -> bool:
+        version = self._connection.get_extra_info("server_version")
+        return isinstance(version, str) and version.startswith(_SERVERS)
 
     async def _request(self, method: bytes, *parts: bytes, **more: object) -> None:
         keypair = getattr(self._connection._auth, "_keypair", None)
