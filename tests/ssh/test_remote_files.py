@@ -225,6 +225,22 @@ HOMES = """
 """
 
 
+@pytest.mark.parametrize(("pipelining", "requests"), [("0", []), ("1", [["expand"]])])
+def test_a_host_that_has_made_the_folder_for_temporary_files_is_not_asked_where_it_is(
+    play, spot, monkeypatch, pipelining, requests
+):
+    """It was made for `ping`; with pipelining, modules have no such folder."""
+    asked = []
+    request = WarmInterpreter.request
+    monkeypatch.setattr(
+        WarmInterpreter, "request", lambda self, what, **more: asked.append(list(what)) or request(self, what, **more)
+    )
+    book = f"- hosts: targets[0]\n  gather_facts: false\n  tasks:\n    - ping:\n    - copy: {{content: one, dest: {spot}/one}}\n"
+    run = play(book, extra={"ansible_connection": "forkless.core.ssh"}, env={"ANSIBLE_PIPELINING": pipelining})
+    assert run.rc == 0, run.stdout
+    assert asked == requests
+
+
 def test_a_copy_asks_once_for_a_home_and_does_not_wait_until_its_folder_is_removed(play, monkeypatch):
     """`copy` needs the home for its `dest` and for its folder. Another task asks again: the home may have been changed."""
     asked, removed = [], []

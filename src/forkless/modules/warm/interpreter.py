@@ -100,6 +100,8 @@ class WarmInterpreter:
         )  # set and cleared with the lock held, so that it never contradicts `_removals`
         self._removal_lock = threading.Lock()
         self._not_removed: list[tuple[str, str]] = []
+        self.folders: dict[str, str] = {}
+        """The full paths of the `remote_tmp` folders that the host has made, by their names in orders."""
         self.leftovers: list[tuple[str, str]] = []
         """Where `close` puts what is in no `take_not_removed`: the pool's, which outlives the interpreter."""
         self._sent: set[str] = set()
@@ -151,6 +153,10 @@ class WarmInterpreter:
                 self.gone()
                 if self._channel is not None:
                     self._channel.end_now()
+            return
+        if kind == b"T":
+            named, place = json.loads(body)
+            self.folders[str(named)] = str(place)
             return
         if kind == b"V":
             tell = self._tells.get(number)

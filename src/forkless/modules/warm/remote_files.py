@@ -116,8 +116,16 @@ class WarmRemoteExecution(WarmExecution):
         key = (self.action._get_remote_user(), path)
         places = self.pool.notes(place_of(self.connection, self.action._play_context))
         if key not in places:
-            places[key] = self.action._remote_expand_user(path, sudoable=False)
+            places[key] = self._told_folder(path) or self.action._remote_expand_user(path, sudoable=False)
         return places[key]
+
+    def _told_folder(self, path: str) -> str:
+        """That folder as the host has told it when it made it for a module, or ""."""
+        first, _, rest = path.partition("/")
+        interpreter = self.pool.of_login(place_of(self.connection, self.action._play_context))
+        folders = {} if interpreter is None else interpreter.folders
+        place = folders.get(f"{self._named(first, False)}/{rest}", "")
+        return place if PLAIN.fullmatch(place) and ".." not in place else ""
 
     def send_file(self, upstream: Upstream, local_path: str, remote_path: str) -> object:
         remote_temp_dir = self._temp_dir

@@ -238,25 +238,26 @@ def limit(number: int) -> None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, number), hard))
 
 
-def make_folder(wanted: list[str] | None, usable: set[str]) -> None:
+def make_folder(wanted: list[str] | None, usable: set[str]) -> str | None:
     """
     Create the remote_tmp folder with mode 0700 if it is missing, as the user whose it is, and try to create a folder in it.
+    Returns its full path if it was tried now and is this process's user's.
 
     Raises OSError where stock Ansible would find that it cannot create its folder for a task there. `wanted` is None or a
     path and the login user: "" for this process's user, "?" for the one who called sudo or doas. `usable`: places that
     were tried before; they are not tried again while they exist.
     """
     if not wanted:
-        return
+        return None
     path, login = wanted
     if login == "?":
         login = os.environ.get("SUDO_USER") or os.environ.get("DOAS_USER") or ""
         if not login:
-            return
+            return None
         path = path.replace("~/", "~%s/" % login, 1)
     place = os.path.expanduser(path)
     if not os.path.isabs(place) or (place in usable and os.path.isdir(place)):
-        return
+        return None
     with contextlib.suppress(KeyError, ImportError):  # no such user is known here
         user = importlib.import_module("pwd").getpwnam(login) if login else None
         if user is None or user.pw_uid == os.geteuid():
@@ -264,6 +265,7 @@ def make_folder(wanted: list[str] | None, usable: set[str]) -> None:
         elif os.geteuid() == 0:
             make_as(login, user.pw_uid, user.pw_gid, place)
         usable.add(place)
+    return None if login else place
 
 
 def make_private(place: str) -> None:

@@ -331,7 +331,9 @@ class RemoteServer:
                 self.say(b"N", number, b"the command line of a job cannot be shown here")
                 return
         try:
-            make_folder(order["remote_tmp"], self.usable)
+            place = make_folder(order["remote_tmp"], self.usable)
+            if place is not None:  # nobody needs to ask
+                self.say(b"T", number, json.dumps([order["remote_tmp"][0], place]).encode())
         except OSError:
             self.say(b"N", number, b"remote_tmp cannot be used")
             return
