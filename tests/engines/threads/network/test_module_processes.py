@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -82,22 +83,37 @@ def asked(path):
         return client.recv(size, socket.MSG_WAITALL).decode()
 
 
+def device(path, answer):
+    """What a socket needs of a device, which answers at once."""
+    answers = {"handle": lambda _data: answer, "ask": lambda work, _wanted: SimpleNamespace(answer=work())}
+    return SimpleNamespace(name="device", socket_path=str(path), **answers)
+
+
+def test_a_module_that_was_stopped_before_it_read_its_answer_does_not_keep_the_device_open(tmp_path):
+    path = tmp_path / "pc" / "path"
+    made = DeviceSocket(device(path, "long" * 1_000_000))
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall((2).to_bytes(8, "big") + b"{}")
+        client.recv(1)  # it has begun to answer
+        closing = threading.Thread(target=made.close, daemon=True)
+        closing.start()
+        closing.join(SOON)
+        assert not closing.is_alive()
+
+
 @pytest.mark.parametrize("first_to_close", [0, 1])
 def test_the_next_connection_to_a_device_takes_its_path_over_before_the_first_is_closed(tmp_path, first_to_close):
     """A task that has timed out ends its connection, whose thread may get to that after the next task has begun."""
-
-    def device(name):
-        answers = {"handle": lambda _data: name, "ask": lambda work, _wanted: SimpleNamespace(answer=work())}
-        return SimpleNamespace(name=name, socket_path=str(tmp_path / "pc" / "path"), **answers)
-
-    both = [DeviceSocket(device("first"))]
-    assert asked(tmp_path / "pc/path") == "first"
-    both.append(DeviceSocket(device("second")))
-    assert asked(tmp_path / "pc/path") == "second"
+    path = tmp_path / "pc" / "path"
+    both = [DeviceSocket(device(path, "first"))]
+    assert asked(path) == "first"
+    both.append(DeviceSocket(device(path, "second")))
+    assert asked(path) == "second"
     both[first_to_close].close()
     assert os.listdir(tmp_path / "pc") == (["path"] if first_to_close == 0 else [])
     if first_to_close == 0:
-        assert asked(tmp_path / "pc/path") == "second"
+        assert asked(path) == "second"
     both[1 - first_to_close].close()
     assert os.listdir(tmp_path / "pc") == []
 

@@ -100,9 +100,19 @@ class DeviceSocket:
             if request is None:
                 return
             answer = str(request.answer).encode("utf-8", "surrogateescape")
-            client.settimeout(None)
-            client.sendall(_LENGTH.pack(len(answer)) + answer)
-            client.settimeout(TICK)
+            if not self._send(client, _LENGTH.pack(len(answer)) + answer):
+                return
+
+    def _send(self, client: socket.socket, data: bytes) -> bool:
+        """Whether all was sent before the device was closed. A client may have been stopped, and read nothing."""
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[client.send(left) :]
+            except TimeoutError:
+                if self._closed.is_set():
+                    return False
+        return True
 
     def _read(self, client: socket.socket, size: int) -> bytes | None:
         """Exactly `size` bytes; None if the client went away or the device was closed."""
