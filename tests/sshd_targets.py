@@ -175,7 +175,10 @@ _count = itertools.count()
 
 @contextlib.contextmanager
 def accounts():
-    """A lock for the whole machine, whatever TMPDIR is: useradd and userdel fail while another one has locked /etc/passwd."""
+    """
+    A lock for the whole machine, whatever TMPDIR is: useradd and userdel fail while another one has locked /etc/passwd. Who has it sees no other
+    test change who may become whom, after which interpreters of become users are started anew.
+    """
     with open("/tmp/forkless-tests-accounts.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -218,8 +221,9 @@ def targets(count, *, more=""):
             ).stdout.strip()
             add_user(user, folder / "home", hashed)
             if sudoers.parent.is_dir():
-                sudoers.write_text(f"{user} ALL=(root) NOPASSWD: ALL\n{user} ALL=(nobody) PASSWD: ALL\n")
-                sudoers.chmod(0o440)
+                with accounts():
+                    sudoers.write_text(f"{user} ALL=(root) NOPASSWD: ALL\n{user} ALL=(nobody) PASSWD: ALL\n")
+                    sudoers.chmod(0o440)
         # The address depends on the pid, so that two test processes do not use the same one.
         octet = 2 + (os.getpid() + number) % 250
         for place in range(count if root else 1):
@@ -230,9 +234,8 @@ def targets(count, *, more=""):
         for target in hosts:
             stop(target)
         if root:
-            with contextlib.suppress(FileNotFoundError):
-                sudoers.unlink()
             with accounts():
+                sudoers.unlink(missing_ok=True)
                 subprocess.run(["userdel", "-f", user], check=False, capture_output=True)
         shutil.rmtree(folder, ignore_errors=True)
 

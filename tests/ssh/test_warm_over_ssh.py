@@ -42,9 +42,10 @@ def test_one_interpreter_serves_a_host_and_user_until_the_connection_is_reset(as
     (tmp_path / "library/who.py").write_text(WHO)
     (tmp_path / "hosts.ini").write_text(sshds.inventory())
     (tmp_path / "play.yml").write_text(PLAY)
-    result = forkless.run(
-        playbook="play.yml", inventory="hosts.ini", cwd=tmp_path, engine="threads", extra_vars={"ansible_connection": connection}
-    )  # fmt: skip
+    with sshd_targets.accounts():
+        result = forkless.run(
+            playbook="play.yml", inventory="hosts.ini", cwd=tmp_path, engine="threads", extra_vars={"ansible_connection": connection}
+        )  # fmt: skip
     assert result.rc == 0, result.stdout
     said = [event.event_data["res"] for event in result.events if event.event == "runner_on_ok"]
     first, second, root, root_again, after = said
@@ -80,9 +81,10 @@ def test_an_interpreter_of_a_user_who_may_be_removed_stays_until_another_comes(a
     (tmp_path / "hosts.ini").write_text(sshds.inventory())
     (tmp_path / "play.yml").write_text(OTHER_USER)
     told = {"ansible_connection": connection, "ansible_become_password": sshd_targets.PASSWORD}
-    result = forkless.run(
-        playbook="play.yml", inventory="hosts.ini", cwd=tmp_path, engine="threads", extra_vars=told
-    )  # fmt: skip
+    with sshd_targets.accounts():
+        result = forkless.run(
+            playbook="play.yml", inventory="hosts.ini", cwd=tmp_path, engine="threads", extra_vars=told
+        )  # fmt: skip
     assert result.rc == 0, result.stdout
     said = [event.event_data["res"] for event in result.events if event.event == "runner_on_ok"]
     first, as_nobody, again, seen, last = said
