@@ -130,9 +130,12 @@ MaxSessions 200
             (here / place).mkdir()
         shutil.chown(here / "home", user)
         home = folder / "home"
+        # Its name is known, as that of any host: sudo asks for it, and a name server may take five seconds to say nothing.
+        with contextlib.suppress(OSError):
+            (here / "hosts").write_text(pathlib.Path("/etc/hosts").read_text() + f"{address} {name}\n")
         script = (
             f'hostname {name}; mount --make-rprivate /; mount --bind "{here}/root" /root; mount --bind "{here}/home" "{home}"; '
-            'exec "$@"'
+            f'if [ -e "{here}/hosts" ]; then mount --bind "{here}/hosts" /etc/hosts; fi; exec "$@"'
         )
         command = ["unshare", "--mount", "--uts", "sh", "-c", script, "sh", *command]
     process = subprocess.Popen(
