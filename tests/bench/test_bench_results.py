@@ -101,6 +101,29 @@ def test_the_race_is_published_as_a_table_and_a_picture_and_twice_the_same(tmp_p
     assert (page.read_text(), svg.read_text()) == (text, drawn)
 
 
+def test_rows_of_one_kind_stand_together_and_a_quiet_machine_is_drawn_by_its_wall_times(tmp_path):
+    names = ("giant-9", "race-100", "far-80", "race-25-forks-5", "race-25", "far-5", "other")
+    measures = {"wall": {"stock": [4.0], "forkless": [2.0]}, "cpu": {"stock": [9.0], "forkless": [3.0]}}
+    rows = [{"name": name, "title": name, "measures": measures, "others": [0.1]} for name in names]
+    file, page, svg = tmp_path / "race.json", tmp_path / "page.md", tmp_path / "race.svg"
+    file.write_text(json.dumps({"shape": 1, "made": {"python": "3"}, "rows": rows}))
+    page.write_text("<!-- race: made by python -m bench publish -->\n<!-- end of race -->\n")
+    bench("publish", str(file), "--page", str(page), "--svg", str(svg))
+    table = [line.split("`")[1] for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert list(dict.fromkeys(table)) == [
+        "race-25",
+        "race-100",
+        "race-25-forks-5",
+        "far-5",
+        "far-80",
+        "giant-9",
+        "other",
+    ]
+    drawn = [one.text for one in ET.fromstring(svg.read_text()).iter() if one.tag.endswith("text")]
+    assert "wall, against stock" in drawn
+    assert "cpu, against stock" not in drawn
+
+
 def test_the_figures_of_network_devices_are_published_beside_the_race_without_a_picture(tmp_path):
     row = {
         "name": "network-2",
