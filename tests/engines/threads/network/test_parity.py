@@ -223,7 +223,8 @@ def printed(done, name):
         (r"p=\d+", "p=PID"),
         (r" at 0x[0-9a-f]+", " at ADDRESS"),
         (r'"elapsed": \d+', '"elapsed": SECONDS'),
-        (r"window: b'[^']*'", "window: LAST"),  # a device that ends the session may do so before its last words are read
+        # A device that ends the session may do so before its last words are read.
+        (r"window: b'[^']*'", "window: LAST"),
         # libssh itself writes to the stderr of stock's worker which files it does not find; on a thread it is silent.
         (r"(?m)^\[WARNING\]: WorkerProcess for .* errantly sent data .*\n(?:    ssh_strict_fopen: .*\n)+\n?", ""),
         (r"(?m)^ssh_strict_fopen: .*\n?", ""),  # on 2.18 without the warning around it
