@@ -196,18 +196,23 @@ def test_each_slice_has_a_core_and_its_programs_have_all_unless_it_is_switched_o
     assert re.findall("fact (.*) program (.*) of it", said) == [("2", "2")] * 2
 
 
-@needs_two_cores
-def test_a_slice_may_use_all_cores_when_another_has_ended(tmp_path):
-    said = sliced(
-        tmp_path,
-        f"""\
+def until_all_cores(retries, delay):
+    """Tasks that end the first host's slice, and on the second host wait until its slice may use all cores."""
+    return f"""\
     - meta: end_host
       when: inventory_hostname == 'h1'
     - debug:
       until: {STATUS} | regex_search('Cpus_allowed_list:.*') is search('[,-]')
-      retries: 300
-      delay: 0.5
-""",
+      retries: {retries}
+      delay: {delay}
+"""
+
+
+@needs_two_cores
+def test_a_slice_may_use_all_cores_when_another_has_ended(tmp_path):
+    said = sliced(
+        tmp_path,
+        until_all_cores(retries=300, delay=0.5),
     )
     assert "ok: [h2]" in said
 
@@ -239,14 +244,7 @@ if sys.argv[1] == "--list":
 def test_a_slice_that_begins_when_another_has_ended_may_use_all_cores(tmp_path):
     said = sliced(
         tmp_path,
-        f"""\
-    - meta: end_host
-      when: inventory_hostname == 'h1'
-    - debug:
-      until: {STATUS} | regex_search('Cpus_allowed_list:.*') is search('[,-]')
-      retries: 3
-      delay: 1
-""",
+        until_all_cores(retries=3, delay=1),
         inventory=INVENTORY.format(python=sys.executable, folder=str(tmp_path)),
     )
     assert "ok: [h2]" in said
