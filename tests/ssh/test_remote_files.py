@@ -225,9 +225,9 @@ HOMES = """
 """
 
 
-@pytest.mark.parametrize(("pipelining", "requests"), [("0", []), ("1", [["expand"]])])
+@pytest.mark.parametrize(("env", "requests"), [({}, []), ({"ANSIBLE_PIPELINING": "1"}, [["expand"]])])
 def test_a_host_that_has_made_the_folder_for_temporary_files_is_not_asked_where_it_is(
-    play, spot, monkeypatch, pipelining, requests
+    play, spot, monkeypatch, env, requests
 ):
     """It was made for `ping`; with pipelining, modules have no such folder."""
     asked = []
@@ -236,7 +236,7 @@ def test_a_host_that_has_made_the_folder_for_temporary_files_is_not_asked_where_
         WarmInterpreter, "request", lambda self, what, **more: asked.append(list(what)) or request(self, what, **more)
     )
     book = f"- hosts: targets[0]\n  gather_facts: false\n  tasks:\n    - ping:\n    - copy: {{content: one, dest: {spot}/one}}\n"
-    run = play(book, extra={"ansible_connection": "forkless.core.ssh"}, env={"ANSIBLE_PIPELINING": pipelining})
+    run = play(book, extra={"ansible_connection": "forkless.core.ssh"}, env=env)
     assert run.rc == 0, run.stdout
     assert asked == requests
 
