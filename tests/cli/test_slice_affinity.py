@@ -210,10 +210,7 @@ def until_all_cores(retries, delay):
 
 @needs_two_cores
 def test_a_slice_may_use_all_cores_when_another_has_ended(tmp_path):
-    said = sliced(
-        tmp_path,
-        until_all_cores(retries=300, delay=0.5),
-    )
+    said = sliced(tmp_path, until_all_cores(retries=300, delay=0.5))
     assert "ok: [h2]" in said
 
 

@@ -2,9 +2,9 @@
 """
 Logs in to OpenSSH with three round trips less than asyncssh does by itself.
 
-asyncssh first waits until the host has agreed to a login, asks which methods it accepts (by the method "none"), then whether it accepts a key, and
-signs when the host says so. Both questions are left out: the first request is signed by the first key, as other SSH libraries do it too. And it
-follows the request for a login at once, as Dropbear's client does it. What is used of asyncssh is not
+asyncssh asks the host for a login and waits for its agreement. Then it asks which methods the host accepts (by the method "none"), and whether it
+accepts a key, and signs when the host says so. Here nothing is waited for and both questions are left out: the first request is signed by the first
+key, as other SSH libraries do it too, and follows the one for a login at once, as Dropbear's client does it. What is used of asyncssh is not
 documented, so a connection of another shape logs in as asyncssh does. FORKLESS_DISABLE=quick-login switches it off.
 """
 
@@ -82,7 +82,7 @@ class QuickLogin:
         """
         The host lets us try: begin with the keys. If it refuses them, its answer says which methods are left, as the answer to "none" does.
 
-        If that was done already, there is nothing to do, but for the case that no key was there (`next_method`).
+        Called when the host agrees to a login, or with `next_method` when there is no key to try. After an early beginning the agreement needs nothing.
         """
         self._connection.try_next_auth = self._next
         if not self._begun_early:
