@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
@@ -12,11 +13,13 @@ import re
 import socket
 import threading
 import time
+import types
 
 import pytest
 
 import sshd_targets
 from forkless import ssh
+from forkless.ssh.command import Command
 
 pytestmark = [pytest.mark.xdist_group("sshd"), pytest.mark.spawns]
 
@@ -39,6 +42,38 @@ def test_a_command_gives_its_status_and_both_streams(link):
 
 def test_input_reaches_the_command_and_ends(link):
     assert link().execute("cat; echo .", input_=b"\x00\xff\n").stdout == b"\x00\xff\n.\n"
+
+
+@pytest.mark.parametrize("become", [False, True])
+def test_a_command_that_ended_before_it_was_told_of_its_start_is_not_executed_again(sshd, link, spot, monkeypatch, become):
+    """A busy controller reads "it runs", "it ended with 3" and "its channel is closed" in one go. There is input that nobody reads."""
+    made = Command.connection_made
+
+    def busy():
+        until(lambda: (spot / "ran").exists() and (spot / "ran").read_text().endswith("\n"))
+        shell = (spot / "ran").read_text().split()[0]
+        until(lambda: not os.path.exists(f"/proc/{shell}"))
+        time.sleep(0.3)  # until the host has sent the rest; if it needs longer, there is nothing to be seen
+
+    def connection_made(command, channel):
+        made(command, channel)
+        asyncio.get_running_loop().call_soon(busy)
+
+    one = link()
+    one.execute("true")
+    before = logins(sshd)
+    monkeypatch.setattr(Command, "connection_made", connection_made)
+    plugin = types.SimpleNamespace(
+        name="sudo", success="granted", check_password_prompt=lambda line: line == b"Password: ",
+        check_success=lambda line: False, check_missing_password=lambda line: False, check_incorrect_password=lambda line: False,
+    )  # fmt: skip
+    asks = {"become": plugin, "expects_prompt": True, "password": b"secret"} if become else {}
+    done = one.execute(f"printf 'Password: '; echo $$ >> {spot}/ran; exit 3", input_=b"x" * 10, **asks)
+    assert done.rc == 3
+    assert len((spot / "ran").read_text().split()) == 1
+    monkeypatch.undo()
+    one.execute("true")
+    assert logins(sshd) == before  # what others do over the connection goes on
 
 
 def test_megabytes_go_both_ways_unharmed(link):

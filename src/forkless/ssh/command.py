@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from typing import Any
 
@@ -116,9 +117,18 @@ class Command:
 
     def _send_input(self) -> None:
         if self._input:
-            self._chan.write(self._input)
+            self._send(self._input)
         if not self._tty:
             self._chan.write_eof()
+
+    def _send(self, data: bytes) -> None:
+        """
+        What the command reads. It may have ended before, also before asyncssh tells that it was started, and its result says why.
+
+        asyncssh takes an exception from here for a start that failed, and the command would be executed a second time.
+        """
+        with contextlib.suppress(BrokenPipeError):
+            self._chan.write(data)
 
     def _fail(self, sentence: str) -> None:
         if not self.done.done():
@@ -138,7 +148,7 @@ class Command:
             if not self.negotiating:
                 keep.append(line)
             elif self._state == "prompt" and self._become.check_password_prompt(line):
-                self._chan.write((self._password or b"") + b"\n")
+                self._send((self._password or b"") + b"\n")
                 self._state = "escalation"
             elif last and not whole:
                 self._tail[datatype] = line

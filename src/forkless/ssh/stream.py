@@ -50,7 +50,7 @@ class Stream(Command):
 
     def _send_input(self) -> None:
         if self._input:
-            self._chan.write(self._input)
+            self._send(self._input)
 
     def send(self, data: bytes) -> None:
         try:
