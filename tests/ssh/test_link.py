@@ -45,7 +45,9 @@ def test_input_reaches_the_command_and_ends(link):
 
 
 @pytest.mark.parametrize("become", [False, True])
-def test_a_command_that_ended_before_it_was_told_of_its_start_is_not_executed_again(sshd, link, spot, monkeypatch, become):
+def test_a_command_that_ended_before_it_was_told_of_its_start_is_not_executed_again(
+    sshd, link, spot, monkeypatch, become
+):
     """A busy controller reads "it runs", "it ended with 3" and "its channel is closed" in one go. There is input that nobody reads."""
     made = Command.connection_made
 

@@ -23,6 +23,7 @@ NAMES = (
     "option-cache",
     "unset-attributes",
     "unset-options",
+    "unused-plugins",
     "fast-copies",
     "plain-text",
     "lazy-values",

@@ -109,6 +109,7 @@ class PluginFinder(Protocol):
     subdir: str
     _extra_dirs: list[str]
 
+    def all(self, *args: object, **kwargs: object) -> Iterator[object]: ...
     def _get_paths_with_context(self) -> Sequence[object]: ...
 
 

@@ -52,6 +52,7 @@ ELSEWHERE = {
     "network-asyncssh": "engines/threads/network/test_asyncssh.py: test_auto_is_asyncssh_and_others_stay_what_they_are",
     "network-connections": "engines/threads/network/test_module_processes.py: test_a_module_in_a_process_and_one_in_the_worker_use_one_login",
     "plain-routing": "engines/threads/speed/test_speed_paths.py: test_parts_of_the_command_are_on_unless_they_are_switched_off",
+    "unused-plugins": "engines/threads/speed/test_speed_paths.py: test_parts_of_the_command_are_on_unless_they_are_switched_off",
     "slice-cores": "cli/test_slice_affinity.py: test_each_slice_has_a_core_and_its_programs_have_all_unless_it_is_switched_off",
     "quick-login": "ssh/test_quick_login.py: test_the_first_request_is_signed_unless_that_is_switched_off",
     "unset-options": "engines/threads/speed/test_plugin_options.py: test_it_is_on_in_an_ordinary_run_unless_it_is_switched_off",
@@ -136,7 +137,7 @@ def test_a_part_is_on_unless_it_is_switched_off(project):
     assert not wrong
 
 
-# The longest text that the YAML parser is given, and the collector's threshold while a task is templated.
+# The longest text that the YAML parser is given, the plugins that were loaded, and the collector's threshold while a task is templated.
 COMMAND = """
 import sys, yaml
 from forkless.cli import main
@@ -153,20 +154,23 @@ print("longest:", max(lengths, default=0))
 sys.exit(status)
 """
 THRESHOLD = """
-import gc
+import gc, sys
 
 class FilterModule:
     def filters(self):
-        return {"threshold": lambda _: gc.get_threshold()[0]}
+        return {
+            "threshold": lambda _: gc.get_threshold()[0],
+            "connections": lambda _: sum(name.startswith("ansible.plugins.connection.") for name in list(sys.modules)),
+        }
 """
 
 
 def test_parts_of_the_command_are_on_unless_they_are_switched_off(project):
     project.write("filter_plugins/threshold.py", THRESHOLD)
-    spec = project.spec("- debug: {msg: 'threshold: {{ 1 | threshold }}.'}\n")
+    spec = project.spec("- debug: {msg: 'threshold: {{ 1 | threshold }} connections: {{ 1 | connections }}.'}\n")
     measured = []
-    # Each of the two is seen in a number of its own, so one command has both switched off.
-    for off in ("", "gc-tuning,plain-routing"):
+    # Each of them is seen in a number of its own, so one command has all switched off.
+    for off in ("", "gc-tuning,plain-routing,unused-plugins"):
         done = subprocess.run(
             [sys.executable, "-c", COMMAND, "playbook", "-i", spec["inventory"], "-l", "h1", spec["playbook"]],
             cwd=spec["cwd"],
@@ -176,10 +180,32 @@ def test_parts_of_the_command_are_on_unless_they_are_switched_off(project):
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        measured.append({word: int(re.search(rf"{word}: (\d+)", done.stdout)[1]) for word in ("threshold", "longest")})
+        measured.append(
+            {
+                word: int(re.search(rf"{word}: (\d+)", done.stdout)[1])
+                for word in ("threshold", "longest", "connections")
+            }
+        )
     on, without = measured
     assert on["threshold"] > 2 * without["threshold"], measured
     assert without["longest"] > 2 * on["longest"], measured
+    assert without["connections"] > on["connections"], measured
+
+
+def test_plugins_that_no_task_uses_are_loaded_where_a_project_has_some_of_its_own(project):
+    """As stock, which loads all before the first play and tells of those that are broken."""
+    project.write("become_plugins/broken.py", "raise ValueError('a broken plugin')\n")
+    spec = project.spec("- debug: {msg: done}\n", modules="cold")
+    words = ["-i", spec["inventory"], "-l", "h1", spec["playbook"]]
+    told = {}
+    for name, command in {"stock": ["ansible.cli.playbook"], "forkless": ["forkless", "playbook"]}.items():
+        done = subprocess.run(
+            [sys.executable, "-m", *command, *words], cwd=spec["cwd"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        told[name] = done.stdout, done.stderr
+    assert "broken.py" in told["stock"][1]
+    assert told["forkless"] == told["stock"]
 
 
 def test_modules_run_warm(project):

@@ -45,6 +45,7 @@ from forkless.engines.threads.speed import (
     shortcuts,
     tags,
     templates,
+    unused_plugins,
 )
 from forkless.engines.threads.workers import loop_items, result_queue, worker, worker_process
 from forkless.patching.seam import for_speed
@@ -607,6 +608,7 @@ SEAMS: tuple[Seam, ...] = (
     *inventory.SEAMS,
     *plugin_folders.SEAMS,
     *routing.SEAMS,
+    *unused_plugins.SEAMS,
     # -- modules that run in this process, because no program can be started or by request
     *modules.STAND_INS,
 )
