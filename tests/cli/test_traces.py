@@ -53,7 +53,7 @@ def test_a_library_that_prints_in_a_worker_is_told_of_by_ansible_itself(tmp_path
     assert said["ours"] == said["stock"]
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix_ends
 def test_the_heads_of_a_diff_are_those_of_stock(tmp_path):
     (tmp_path / "made.j2").write_text("one {{ 1 }}\n")
     heads = {}
@@ -66,7 +66,7 @@ def test_the_heads_of_a_diff_are_those_of_stock(tmp_path):
     assert heads["ours"] == heads["stock"]
 
 
-@pytest.mark.matrix
+@pytest.mark.matrix_ends
 def test_the_folder_for_temporary_files_is_there_after_a_module(tmp_path):
     modes = {}
     for name in COMMANDS:
