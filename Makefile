@@ -10,7 +10,7 @@ COVER   = $(shell $(BIN)/python -c "import sys; print('--cov --cov-report=' if s
 # Two tests for each core: most of them wait for other processes half of the time.
 export TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, 2 * (os.cpu_count() or 1)))")
 # Tests of the oldest and the newest ansible-core are run by their pairs, so the default pair leaves them to those, if their Pythons are here.
-OTHERS  = $(shell $(BIN)/python -c "import noxfile; print('-m \"not matrix_ends\"' if noxfile.ends_are_tested() else '')")
+OTHERS  = $(shell $(BIN)/python -c "import noxfile; print('-m \"not (matrix_ends or matrix_newest)\"' if noxfile.ends_are_tested() else '')")
 REPORT  = $(BIN)/coverage report --sort=-miss | sed -n '1,22p;$$p'
 export COVERAGE_CORE ?= $(if $(COVER),sysmon,ctrace)
 # pip trusts the system's certificates, uv its own: behind a proxy with a certificate of the house, uv would find no package.

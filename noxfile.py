@@ -209,6 +209,8 @@ def matrix(session: nox.Session) -> None:
     commands = {}
     for minor, python, release, venv in _short_matrix(session):
         tests = "matrix or matrix_ends" if minor in ENDS else "matrix"
+        if minor == versions.KNOWN[-1]:
+            tests += " or matrix_newest"
         command = [*python.prefix, *_pytest(venv, -(-WORKERS // at_a_time)), "-m", tests, *marked()]
         commands[f"Python {python.label}, ansible-core{release}"] = command
     failed = []

@@ -72,7 +72,7 @@ def test_a_name_with_odd_characters_is_the_same_name_on_the_other_side(controlle
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-@pytest.mark.matrix_ends
+@pytest.mark.matrix_newest
 def test_the_roles_hand_out_what_a_record_says_and_nobody_evaluates_it(controller, evil, engine):
     book = jobs.JobRegistry(jobs.open_store(f"file:{controller.folder}/.ansible_async_state"))
     book.save(

@@ -110,7 +110,7 @@ def plain(value, work, key=""):
 
 @pytest.mark.spawns
 @pytest.mark.timeout(900)  # stock starts some eighty programs, on a machine that may be busy
-@pytest.mark.matrix_ends
+@pytest.mark.matrix_newest
 def test_every_module_of_the_proven_set_gives_the_result_that_stock_ansible_gives(
     one_python_for_each_minor, world, tmp_path
 ):

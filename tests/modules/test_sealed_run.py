@@ -56,7 +56,7 @@ def test_the_seal_holds(tmp_path):
 @pytest.mark.spawns
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("sshd")
-@pytest.mark.matrix_ends
+@pytest.mark.matrix_newest
 def test_a_sealed_process_runs_a_real_playbook_and_tries_to_start_nothing(one_python_for_each_minor, sshds, tmp_path):
     sshds = dataclasses.replace(sshds, hosts=sshds.hosts[:2])  # two, so that connections are made at the same time
     inventory = tmp_path / "hosts.ini"

@@ -52,7 +52,7 @@ def plain(value, work):
     return value
 
 
-@pytest.mark.matrix_ends
+@pytest.mark.matrix_newest
 def test_modules_with_odd_ways_end_as_they_do_on_stock(one_python_for_each_minor, tmp_path):
     found = {}
     for name, command in (("theirs", STOCK), ("ourown", OURS)):

@@ -52,7 +52,7 @@ def plain(value, work):
     return value
 
 
-@pytest.mark.matrix_ends
+@pytest.mark.matrix_newest
 def test_what_becomes_of_odd_modules_is_what_becomes_of_them_on_stock(one_python_for_each_minor, tmp_path):
     found = {}
     for name, command in (("theirs", STOCK), ("ourown", OURS)):
