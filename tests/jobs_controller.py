@@ -134,13 +134,13 @@ class Controller:
                 continue
             try:
                 argv = (entry / "cmdline").read_bytes()
+                if not all(one.search(argv) for one in wanted):
+                    continue
                 environ = (entry / "environ").read_bytes()
                 dead = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0] in (b"Z", b"X")
             except OSError:
                 continue
-            if dead or not (b"ANSIBLE_ASYNC_DIR=" + mine in environ or mine in argv):
-                continue
-            if all(one.search(argv) for one in wanted):
+            if not dead and (b"ANSIBLE_ASYNC_DIR=" + mine in environ or mine in argv):
                 found.append(int(entry.name))
         return sorted(found)
 
