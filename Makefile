@@ -7,8 +7,8 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN    := $(VENV)/bin
 # From 3.12 on Python tells which lines run at a cost of some 8 %; before that it costs 60 %, and `make coverage` does it.
 COVER   = $(shell $(BIN)/python -c "import sys; print('--cov --cov-report=' if sys.version_info >= (3, 12) else '')" 2>/dev/null)
-# Two tests for each core: most of them wait for other processes half of the time.
-export TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, 2 * (os.cpu_count() or 1)))")
+# Five tests for two cores: most of them wait for other processes half of the time.
+export TEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, 5 * (os.cpu_count() or 1) // 2))")
 # Tests of the oldest and the newest ansible-core are run by their pairs, so the default pair leaves them to those, if their Pythons are here.
 OTHERS  = $(shell $(BIN)/python -c "import noxfile; print('-m \"not (matrix_ends or matrix_newest)\"' if noxfile.ends_are_tested() else '')")
 REPORT  = $(BIN)/coverage report --sort=-miss | sed -n '1,22p;$$p'
@@ -47,11 +47,11 @@ main: $(VENV)/.ready
 	@$(BIN)/python tests/run_tests.py --workers $(TEST_WORKERS) $(OTHERS) --durations=25 --durations-min=3 $(COVER)
 	@$(if $(COVER),echo "lines that the tests reached; the files with most that they did not:" && $(REPORT),echo "coverage: from Python 3.12 on, or with make coverage")
 
-# At the same time as the tests of the default pair: both wait, for downloads and for their last tests, while the other computes. With three
-# quarters as many tests at a time, so the default pair, which takes longer, gets more of the machine, and both end at about the same time. The
+# At the same time as the tests of the default pair: both wait, for downloads and for their last tests, while the other computes. With two
+# fifths as many tests at a time: together they take two fifths of the default pair's processor time, so both end at about the same time. The
 # output is shown after its own.
 pairs: $(VENV)/.ready
-	@TEST_WORKERS=$$((($(TEST_WORKERS) * 3 + 3) / 4)) $(BIN)/nox -s matrix > .cache/pairs.log 2>&1
+	@TEST_WORKERS=$$((($(TEST_WORKERS) * 2 + 4) / 5)) $(BIN)/nox -s matrix > .cache/pairs.log 2>&1
 
 coverage: $(VENV)/.ready  ## which lines the tests reach, on any Python (slower on 3.11)
 	@$(BIN)/python tests/prepare.py
