@@ -78,6 +78,31 @@ def test_a_command_that_ended_before_it_was_told_of_its_start_is_not_executed_ag
     assert logins(sshd) == before  # what others do over the connection goes on
 
 
+@pytest.mark.parametrize("cut", ["by us", "by the network"])
+def test_a_command_whose_start_was_not_confirmed_when_the_connection_was_cut_is_not_executed_again(
+    sshd, link, spot, monkeypatch, cut
+):
+    made = Command.connection_made
+
+    def busy(channel):
+        until((spot / "ran").exists)
+        connection = channel.get_connection()
+        connection.abort() if cut == "by us" else connection._transport.abort()
+
+    def connection_made(command, channel):
+        made(command, channel)
+        asyncio.get_running_loop().call_soon(busy, channel)
+
+    one = link()
+    one.execute("true")
+    monkeypatch.setattr(Command, "connection_made", connection_made)
+    with pytest.raises(ssh.ConnectionLostError, match="lost as the command began") as caught:
+        one.execute(f"echo x >> {spot}/ran", attempts=3)
+    assert caught.value.started
+    monkeypatch.undo()
+    assert one.execute(f"cat {spot}/ran").stdout == b"x\n"
+
+
 def test_megabytes_go_both_ways_unharmed(link):
     blob = os.urandom(3_000_000)
     assert link().execute("cat", input_=blob).stdout == blob

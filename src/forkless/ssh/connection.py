@@ -165,6 +165,10 @@ class HostConnection:
                 raise
             else:
                 return session  # type: ignore[no-any-return]
+            if made:  # when the channel was open; the host may have read the request that follows
+                raise ConnectionLostError(
+                    f"the connection to {self.settings.address} was lost as the command began: {why}"
+                )
             tries -= 1
             if not tries:
                 raise ConnectionLostError(f"the connection to {self.settings.address} was lost: {why}", started=False)
