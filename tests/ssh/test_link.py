@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
+import gc
 import os
 import pathlib
 import re
@@ -80,7 +81,7 @@ def test_a_command_that_ended_before_it_was_told_of_its_start_is_not_executed_ag
 
 @pytest.mark.parametrize("cut", ["by us", "by the network"])
 def test_a_command_whose_start_was_not_confirmed_when_the_connection_was_cut_is_not_executed_again(
-    sshd, link, spot, monkeypatch, cut
+    link, spot, monkeypatch, caplog, cut
 ):
     made = Command.connection_made
 
@@ -101,6 +102,8 @@ def test_a_command_whose_start_was_not_confirmed_when_the_connection_was_cut_is_
     assert caught.value.started
     monkeypatch.undo()
     assert one.execute(f"cat {spot}/ran").stdout == b"x\n"
+    gc.collect()
+    assert not [one.getMessage() for one in caplog.records if "never retrieved" in one.getMessage()]
 
 
 def test_megabytes_go_both_ways_unharmed(link):

@@ -105,15 +105,17 @@ class Command:
 
     def stop(self) -> None:
         """End the command: send KILL to the host, then close the channel, which closes the command's terminal or pipes."""
+        self.forget()
         if self._chan is not None and not self.done.done():
-            # Nothing awaits the result any more; reading the exception keeps asyncio from logging it as never
-            # retrieved.
-            self.done.add_done_callback(lambda future: future.cancelled() or future.exception())
             try:
                 self._chan.kill()
                 self._chan.abort()
             except OSError:
                 pass  # the channel is already closed
+
+    def forget(self) -> None:
+        """Nothing awaits the result any more. asyncio would log an exception that nobody has read."""
+        self.done.add_done_callback(lambda future: future.cancelled() or future.exception())
 
     def _send_input(self) -> None:
         if self._input:

@@ -155,6 +155,8 @@ class HostConnection:
                     raise
                 # asyncssh calls session_started on None if the channel was closed while the host's confirmation was
                 # being processed.
+                for one in made:
+                    one.forget()
                 raise ConnectionLostError(
                     f"the connection to {self.settings.address} was lost as the command began"
                 ) from err
@@ -166,6 +168,7 @@ class HostConnection:
             else:
                 return session  # type: ignore[no-any-return]
             if made:  # when the channel was open; the host may have read the request that follows
+                made[-1].forget()
                 raise ConnectionLostError(
                     f"the connection to {self.settings.address} was lost as the command began: {why}"
                 )

@@ -27,8 +27,7 @@ class Stream(Command):
         super().__init__(**more)
         self._feed, self._gone = feed, gone
         self._loop = asyncio.get_running_loop()
-        # Nothing awaits `done` (`gone` reports the end); reading the exception keeps asyncio from logging it.
-        self.done.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self.forget()  # `gone` reports the end
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         negotiating = self.negotiating
